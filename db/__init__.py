@@ -1,0 +1,1 @@
+"""The results database: migrations, repositories, bulk writing and the analysts' views."""

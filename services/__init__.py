@@ -1,0 +1,1 @@
+"""What people talk to: contracts, HTTP API, Python client, command line and the embedded stack."""

@@ -1,0 +1,54 @@
+"""The table of job kinds. Adding a kind is one row here; a test over all kinds finds what is missing elsewhere."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from services.contracts.errors import ErrorCode, KeyholeError
+from services.contracts.probes import gradient_scale
+from services.contracts.probes.common import ProbeParameters
+from services.contracts.tables import ResultTable, SummaryMetric
+
+Queue = Literal["probe", "training"]
+QUEUES: tuple[Queue, ...] = ("probe", "training")
+RUN_JOB_TASK = "keyhole.run_job"  # the Celery task; its message carries a job id and nothing else
+
+
+@dataclass(frozen=True)
+class Kind:
+    name: str
+    queue: Queue
+    version: int  # version of the computation: raised when results would differ, so that old ones are not reused
+    summary: str
+    parameters: type[ProbeParameters]
+    tables: tuple[ResultTable, ...]
+    metrics: tuple[SummaryMetric, ...]
+
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            name="gradient_scale",
+            queue="probe",
+            version=1,
+            summary="Spread of attention (D_a) and of advantage (D_c) within each query, equation 14.",
+            parameters=gradient_scale.GradientScaleParameters,
+            tables=(gradient_scale.TABLE,),
+            metrics=gradient_scale.METRICS,
+        ),
+    )
+}
+
+
+def kind_named(name: str) -> Kind:
+    """The kind of that name; raises KeyholeError (unknown_kind) that lists the valid ones."""
+    if name not in KINDS:
+        raise KeyholeError(
+            ErrorCode.UNKNOWN_KIND, f"There is no job kind {name!r}.", f"Valid kinds: {', '.join(KINDS)}."
+        )
+    return KINDS[name]
+
+
+def result_tables() -> dict[str, ResultTable]:
+    """All per-query tables by name."""
+    return {table.name: table for kind in KINDS.values() for table in kind.tables}

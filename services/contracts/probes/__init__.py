@@ -1,0 +1,1 @@
+"""Parameters, tables and metrics of the probes, one file per kind."""

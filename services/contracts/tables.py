@@ -1,0 +1,48 @@
+"""How a result table is described once, for the writer, the migration test, the export and the documentation."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+ColumnType = Literal["int2", "int4", "int8", "float4", "float8", "bool"]
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    type: ColumnType
+    comment: str  # meaning, unit and range; becomes the column's COMMENT and its line in docs/sql.md
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """A per-query table, partitioned by job. ``columns`` are in table order and start with STATISTIC_KEY."""
+
+    name: str
+    comment: str
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True)
+class SummaryMetric:
+    """One metric of ``summary``: an SQL expression over a result table, and the fixed bins of its histogram.
+
+    Bins are ``low + k * width`` for k < bins; values outside are counted in the first or last bin, so that
+    histograms of different jobs can be added and compared.
+    """
+
+    name: str
+    table: str
+    expression: str
+    low: float
+    width: float
+    bins: int
+    comment: str
+
+
+STATISTIC_KEY = (
+    Column("job_id", "int4", "the job that measured the row"),
+    Column("layer", "int2", "layer, 0-based"),
+    Column("head", "int2", "query head, 0-based"),
+    Column("sequence", "int4", "sequence of the job's data set, 0-based"),
+    Column("query", "int4", "position of the query in its sequence, 0-based; it sees keys 0 to query"),
+)
