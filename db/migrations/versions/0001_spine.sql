@@ -148,9 +148,26 @@ CREATE TABLE keyhole.shard (
     started_at      timestamptz,
     finished_at     timestamptz,
     PRIMARY KEY (job_id, index),
-    CHECK ((state = 'running') = (claim_token IS NOT NULL))
+    CHECK ((state = 'queued') = (claim_token IS NULL))
 );
 CREATE INDEX shard_open ON keyhole.shard (job_id, index) WHERE state <> 'done';
+
+-- Jobs that another attempt would serve: more shards are open than live attempts without a shard will take,
+-- or every shard is done and nobody is left to compute the summaries.
+CREATE VIEW keyhole.open_work AS
+SELECT job.id, job.queue, job.priority, live.attempts
+FROM keyhole.job
+CROSS JOIN LATERAL (
+    SELECT count(*) AS attempts,
+           count(*) FILTER (WHERE NOT EXISTS (
+               SELECT FROM keyhole.shard
+               WHERE shard.job_id = job.id AND shard.state = 'running' AND shard.attempt_id = attempt.id
+           )) AS without_shard
+    FROM keyhole.attempt WHERE attempt.job_id = job.id AND attempt.ended_at IS NULL
+) AS live
+WHERE job.state IN ('queued', 'running')
+  AND ((SELECT count(*) FROM keyhole.shard WHERE shard.job_id = job.id AND shard.state = 'queued') > live.without_shard
+       OR (job.shards_done = job.shards AND live.attempts = 0));
 
 CREATE TABLE keyhole.job_event (
     id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -1,0 +1,215 @@
+"""Attempts: one child process of one worker on one job, with a token and a lease on the database's clock.
+
+Order of locks, everywhere: job, then attempt, then shards.
+"""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from psycopg import Connection
+from psycopg.rows import class_row
+
+from db.repositories import events, jobs
+from services.contracts.errors import ErrorCode
+from services.contracts.jobs import AttemptView
+from services.contracts.states import AttemptOutcome, JobState
+
+
+@dataclass(frozen=True)
+class OpenAttempt:
+    id: int
+    token: UUID
+    job_id: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """What a renewal learns: whether the job still wants this attempt, and how long it has run."""
+
+    job_state: JobState
+    elapsed_s: float
+    time_limit_s: int
+
+
+def next_job(conn: Connection, queue: str) -> int | None:
+    """The job of this queue that another attempt would serve best: priority, then fewest attempts, then age."""
+    row = conn.execute(
+        "SELECT id FROM keyhole.open_work WHERE queue = %s ORDER BY priority DESC, attempts, id LIMIT 1", (queue,)
+    ).fetchone()
+    return row[0] if row else None
+
+
+def open_attempt(conn: Connection, queue: str, worker: str, device: str, lease_s: float) -> OpenAttempt | None:
+    """Open an attempt on the queue's next job, or None when no job wants one. Call inside a transaction.
+
+    However many workers ask at once, the row lock lets them decide one after the other.
+    """
+    while (job_id := next_job(conn, queue)) is not None:
+        state = jobs.lock(conn, job_id)
+        wanted = conn.execute("SELECT FROM keyhole.open_work WHERE id = %s", (job_id,)).fetchone()
+        if wanted is None:
+            continue
+        with conn.cursor(row_factory=class_row(OpenAttempt)) as cursor:
+            attempt = cursor.execute(
+                """
+                INSERT INTO keyhole.attempt (job_id, number, worker, device, lease_until)
+                VALUES (%(job)s, 1 + (SELECT count(*) FROM keyhole.attempt WHERE job_id = %(job)s), %(worker)s,
+                    %(device)s, clock_timestamp() + make_interval(secs => %(lease)s))
+                RETURNING id, token, job_id, number
+                """,
+                {"job": job_id, "worker": worker, "device": device, "lease": lease_s},
+            ).fetchone()
+        assert attempt is not None
+        if state is JobState.QUEUED:
+            jobs.set_state(conn, job_id, JobState.RUNNING, {"worker": worker, "attempt": attempt.number})
+        else:
+            events.append(conn, job_id, "attempt", {"worker": worker, "attempt": attempt.number})
+        return attempt
+    return None
+
+
+def renew(conn: Connection, token: UUID, lease_s: float) -> Pulse | None:
+    """Extend the lease; None when the attempt was ended by someone else, so that its child must die."""
+    row = conn.execute(
+        """
+        UPDATE keyhole.attempt SET heartbeat_at = clock_timestamp(),
+            lease_until = clock_timestamp() + make_interval(secs => %s)
+        FROM keyhole.job
+        WHERE attempt.token = %s AND attempt.ended_at IS NULL AND job.id = attempt.job_id
+        RETURNING job.state, extract(epoch FROM clock_timestamp() - coalesce(job.started_at, job.created_at))::float8,
+            job.time_limit_s
+        """,
+        (lease_s, token),
+    ).fetchone()
+    return Pulse(JobState(row[0]), row[1], row[2]) if row else None
+
+
+def end(conn: Connection, token: UUID, outcome: AttemptOutcome, detail: str | None = None) -> bool:
+    """End a live attempt, give its shards back and settle the job; False if it had ended before.
+
+    Call inside a transaction.
+    """
+    job_id = _end(conn, token, outcome, detail)
+    if job_id is not None:
+        settle(conn, job_id)
+    return job_id is not None
+
+
+def fail(
+    conn: Connection,
+    token: UUID,
+    outcome: AttemptOutcome,
+    code: ErrorCode,
+    message: str,
+    hint: str = "",
+    traceback: str | None = None,
+) -> bool:
+    """End a live attempt with an error that fails its job; False if the attempt had ended before.
+
+    Call inside a transaction.
+    """
+    job_id = _end(conn, token, outcome, message)
+    if job_id is None:
+        return False
+    if jobs.lock(conn, job_id) is JobState.RUNNING:
+        jobs.set_failed(conn, job_id, code, message, hint, traceback)
+    else:
+        settle(conn, job_id)
+    return True
+
+
+def _end(conn: Connection, token: UUID, outcome: AttemptOutcome, detail: str | None) -> int | None:
+    """End a live attempt and give its shards back; the id of its job, now locked, or None if it had ended before."""
+    row = conn.execute("SELECT id, job_id FROM keyhole.attempt WHERE token = %s", (token,)).fetchone()
+    if row is None:
+        return None
+    attempt_id, job_id = row
+    jobs.lock(conn, job_id)
+    ended = conn.execute(
+        "UPDATE keyhole.attempt SET ended_at = clock_timestamp(), outcome = %s, detail = %s "
+        "WHERE id = %s AND ended_at IS NULL RETURNING number, worker",
+        (outcome, detail, attempt_id),
+    ).fetchone()
+    if ended is None:
+        return None
+    conn.execute(
+        "UPDATE keyhole.shard SET state = 'queued', claim_token = NULL, attempt_id = NULL, started_at = NULL "
+        "WHERE job_id = %s AND attempt_id = %s AND state = 'running'",
+        (job_id, attempt_id),
+    )
+    if outcome in (AttemptOutcome.CRASHED, AttemptOutcome.LOST):
+        conn.execute("UPDATE keyhole.job SET crashes = crashes + 1 WHERE id = %s", (job_id,))
+    if outcome is not AttemptOutcome.COMPLETED:
+        number, worker = ended
+        events.append(
+            conn, job_id, "attempt_ended", {"attempt": number, "worker": worker, "outcome": outcome, "detail": detail}
+        )
+    return job_id
+
+
+def settle(conn: Connection, job_id: int) -> None:
+    """Bring a locked job's state in line with its attempts: cancelled, failed for good, or back in the queue."""
+    row = conn.execute(
+        """
+        SELECT state, crashes, max_attempts,
+            (SELECT count(*) FROM keyhole.attempt WHERE job_id = job.id AND ended_at IS NULL),
+            (SELECT concat_ws(': ', worker, detail) FROM keyhole.attempt
+             WHERE job_id = job.id AND outcome IN ('crashed', 'lost') ORDER BY id DESC LIMIT 1)
+        FROM keyhole.job WHERE id = %s
+        """,
+        (job_id,),
+    ).fetchone()
+    if row is None:
+        return
+    state, crashes, max_attempts, live, last_death = row
+    if state == JobState.CANCELLING and live == 0:
+        jobs.set_state(conn, job_id, JobState.CANCELLED)
+    elif state == JobState.RUNNING and crashes >= max_attempts:
+        jobs.set_failed(
+            conn,
+            job_id,
+            ErrorCode.ATTEMPTS_EXHAUSTED,
+            f"{crashes} attempts in a row died without finishing a shard; the last one on worker {last_death}.",
+            f"Read the log with: keyhole logs {job_id}. A child killed by signal 9 often ran out of memory: "
+            "lower length or batch. Then: keyhole retry " + str(job_id),
+            None,
+        )
+    elif state == JobState.RUNNING and live == 0:
+        jobs.set_state(conn, job_id, JobState.QUEUED, {"reason": "no attempt is left"})
+
+
+def expired(conn: Connection, database_grace_s: float) -> list[UUID]:
+    """Tokens of live attempts whose lease ran out.
+
+    Empty for a while after the database started: while it was down nobody could renew.
+    """
+    rows = conn.execute(
+        """
+        SELECT token FROM keyhole.attempt
+        WHERE ended_at IS NULL AND lease_until < clock_timestamp()
+          AND clock_timestamp() > pg_postmaster_start_time() + make_interval(secs => %s)
+        """,
+        (database_grace_s,),
+    ).fetchall()
+    return [row[0] for row in rows]
+
+
+def unsettled_jobs(conn: Connection) -> list[int]:
+    """Running or cancelling jobs without a live attempt, should a crash have come before settle()."""
+    rows = conn.execute(
+        """
+        SELECT id FROM keyhole.job WHERE state IN ('running', 'cancelling')
+          AND NOT EXISTS (SELECT FROM keyhole.attempt WHERE attempt.job_id = job.id AND attempt.ended_at IS NULL)
+        """
+    ).fetchall()
+    return [row[0] for row in rows]
+
+
+def of_job(conn: Connection, job_id: int) -> list[AttemptView]:
+    with conn.cursor(row_factory=class_row(AttemptView)) as cursor:
+        return cursor.execute(
+            "SELECT number, worker, device, started_at, heartbeat_at, ended_at, outcome, detail "
+            "FROM keyhole.attempt WHERE job_id = %s ORDER BY number",
+            (job_id,),
+        ).fetchall()
