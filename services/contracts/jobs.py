@@ -7,14 +7,17 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from services.contracts.errors import ErrorCode
 from services.contracts.kinds import KINDS
+from services.contracts.probes.common import ProbeParameters
 from services.contracts.states import AttemptOutcome, JobState, Scope, ShardState
 
 
-class _JobCreateFields(BaseModel):
-    """What every submission carries besides its kind and parameters."""
+class JobCreateFields(BaseModel):
+    """What every submission carries; each kind narrows ``kind`` and ``parameters`` to its own."""
 
     model_config = ConfigDict(extra="forbid")
 
+    kind: str
+    parameters: ProbeParameters = ProbeParameters()
     model: Annotated[str, Field(description="model source, e.g. builtin:smollm2-135m-instruct", max_length=4096)]
     dataset: Annotated[str, Field(description="dataset source, e.g. builtin:python-docs", max_length=4096)]
     priority: Annotated[int, Field(ge=-100, le=100, description="higher runs first within the kind's queue")] = 0
@@ -23,11 +26,11 @@ class _JobCreateFields(BaseModel):
     label: Annotated[str | None, Field(max_length=200, description="a name of your own for the job")] = None
 
 
-def _job_create(kind: str) -> type[_JobCreateFields]:
+def _job_create(kind: str) -> type[JobCreateFields]:
     parameters = KINDS[kind].parameters
     return create_model(
         "Create" + "".join(part.title() for part in kind.split("_")),
-        __base__=_JobCreateFields,
+        __base__=JobCreateFields,
         kind=(Literal[kind], ...),
         parameters=(parameters, parameters()),
     )
