@@ -1,0 +1,97 @@
+"""Puts right what crashes, restarts and lost messages leave behind: ``python -m workers.reconciler``.
+
+Several may run; an advisory lock lets one at a time do a round.
+"""
+
+import signal
+import sys
+import threading
+from typing import Any
+
+import psycopg
+import structlog
+from kombu.exceptions import OperationalError as BrokerError
+from psycopg import Connection
+
+from db import analyst
+from db.connection import connect
+from db.repositories import attempts, jobs
+from services.contracts.settings import Settings, settings
+from services.contracts.states import AttemptOutcome
+from workers.celery_app import app
+from workers.tasks import announce
+
+log = structlog.get_logger()
+_LOCK = 0x4B45594844  # one reconciler at a time; any number that nothing else uses
+
+
+def reconcile(conn: Connection, configuration: Settings) -> None:
+    """One round: expired leases, unsettled jobs, hints for waiting jobs, overlong analysts' statements."""
+    life = configuration.life
+    with conn.transaction():
+        locked = conn.execute("SELECT pg_try_advisory_xact_lock(%s)", (_LOCK,)).fetchone()
+        if not (locked and locked[0]):
+            return
+        for token in attempts.expired(conn, life.database_grace_s):
+            detail = f"the lease of {life.lease_s:g} s ran out"
+            with conn.transaction():
+                if attempts.end(conn, token, AttemptOutcome.LOST, detail):
+                    log.warning("attempt lost", attempt=str(token))
+    for job_id in attempts.unsettled_jobs(conn):
+        with conn.transaction():
+            jobs.lock(conn, job_id)
+            if job_id in attempts.unsettled_jobs(conn):
+                attempts.settle(conn, job_id)
+    _announce_waiting(conn, life.hint_s)
+    analyst.reap(conn, configuration.sql_timeout_s)
+
+
+def _announce_waiting(conn: Connection, hint_s: float) -> None:
+    """Send hints for waiting jobs to queues that hold none: a hint in the queue will wake a worker for any job."""
+    with conn.transaction():
+        waiting = jobs.waiting(conn, hint_s)
+        if not waiting:
+            return
+        try:
+            with app.connection_for_write(connect_timeout=5) as broker:
+                for queue in {queue for _, queue in waiting}:
+                    held = broker.default_channel.queue_declare(queue, durable=True).message_count
+                    if held:
+                        continue
+                    for job_id, its_queue in waiting:
+                        if its_queue == queue:
+                            announce(queue, job_id)
+        except (BrokerError, OSError) as error:
+            log.warning("broker does not answer; hints wait", error=str(error))
+            raise psycopg.Rollback from error
+
+
+def main() -> None:
+    configuration = settings()
+    if configuration.database_url is None or configuration.broker_url is None:
+        sys.exit("The reconciler needs KEYHOLE_DATABASE_URL and KEYHOLE_BROKER_URL. On one machine use: keyhole up")
+    url = configuration.database_url.get_secret_value()
+    stop = threading.Event()
+
+    def on_signal(*_: Any) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    conn: Connection | None = None
+    log.info("reconciler ready")
+    while not stop.wait(configuration.life.reconcile_s):
+        try:
+            if conn is None or conn.closed:
+                conn = connect(url)
+            reconcile(conn, configuration)
+        except psycopg.Error as error:
+            log.warning("database does not answer", error=str(error).strip())
+            if conn is not None:
+                conn.close()
+    if conn is not None:
+        conn.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""The parent of one attempt: starts the child, renews the lease while it lives, and kills it when it must stop.
+
+The child writes a beat every second into a pipe. Without beats the lease is not renewed, so that a stopped child
+loses its shards like a dead one. The other pipe, whose far end only this process holds, tells the child that its
+worker is gone: it reads end-of-file and leaves, even after kill -9.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import structlog
+
+from db.repositories import attempts, events
+from db.repositories.attempts import OpenAttempt
+from services.contracts.errors import RULES, ErrorCode
+from services.contracts.settings import LifeCycleSettings, Settings
+from services.contracts.states import AttemptOutcome, JobState
+from workers.devices import child_environment, torch_name
+from workers.lifecycle import Ledger
+
+log = structlog.get_logger()
+_LOG_TAIL_BYTES = 8_000
+
+shutting_down = threading.Event()  # set by the worker on SIGTERM: attempts are released, not finished
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an attempt ended; with a code the job fails, else it goes on."""
+
+    outcome: AttemptOutcome
+    detail: str | None = None
+    code: ErrorCode | None = None
+    hint: str = ""
+    traceback: str | None = None
+
+
+class Child:
+    """The child process, its two pipes and its log file."""
+
+    def __init__(self, attempt: OpenAttempt, device: str, settings: Settings) -> None:
+        self.log_path = settings.home / "logs" / "jobs" / f"{attempt.job_id}-{attempt.number}.log"
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        report_read, report_write = os.pipe()
+        alive_read, self._alive_write = os.pipe()
+        environment = child_environment(device) | {"KEYHOLE_ATTEMPT": str(attempt.token), "PYTHONUNBUFFERED": "1"}
+        with self.log_path.open("ab") as log_file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "workers.execution", torch_name(device), str(report_write), str(alive_read)],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log_file,
+                stderr=subprocess.STDOUT,
+                pass_fds=(report_write, alive_read),
+                start_new_session=True,  # its own process group, so that data loaders and the like die with it
+            )
+        os.close(report_write)
+        os.close(alive_read)
+        self._report = os.fdopen(report_read, "rb", buffering=0)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._report, selectors.EVENT_READ)
+        self._partial = b""
+        self.last_beat: float | None = None
+        self.error: dict[str, Any] | None = None
+        self.reports_ended = False
+
+    def listen(self, seconds: float) -> None:
+        """Read what the child reports for at most so long."""
+        if not self._selector.select(seconds):
+            return
+        chunk = self._report.read(65536)
+        if not chunk:
+            self.reports_ended = True
+            return
+        *lines, self._partial = (self._partial + chunk).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            self.last_beat = time.monotonic()
+            if message["type"] == "error":
+                self.error = message
+
+    def kill(self, grace_s: float) -> None:
+        """End the whole process group: SIGTERM, and SIGKILL after the grace."""
+        for signal_number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 30.0)):
+            if self.process.poll() is not None:
+                break
+            try:
+                os.killpg(self.process.pid, signal_number)
+                self.process.wait(wait_s)
+            except (ProcessLookupError, subprocess.TimeoutExpired):
+                continue
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # whoever of the group outlived the child
+
+    def log_tail(self) -> str:
+        return _tail(self.log_path)
+
+    def close(self) -> None:
+        self._selector.close()
+        self._report.close()
+        os.close(self._alive_write)
+
+
+def supervise(attempt: OpenAttempt, device: str, settings: Settings) -> Ending:
+    """Run the attempt's child to its end, and write that end into the database."""
+    life = settings.life
+    assert settings.database_url is not None
+    ledger = Ledger(settings.database_url.get_secret_value(), patience_s=life.lease_s + life.database_grace_s)
+    bound = log.bind(job=attempt.job_id, attempt=attempt.number, device=device)
+    child = Child(attempt, device, settings)
+    bound.info("attempt started", pid=child.process.pid)
+    try:
+        ending = _watch(child, attempt, ledger, life)
+        child.kill(life.stop_grace_s)
+        _record(ledger, attempt, ending, child)
+    finally:
+        child.kill(0.0)
+        child.close()
+        ledger.close()
+    bound.info("attempt ended", outcome=str(ending.outcome), detail=ending.detail)
+    return ending
+
+
+def _watch(child: Child, attempt: OpenAttempt, ledger: Ledger, life: LifeCycleSettings) -> Ending:
+    """Follow the child until it ends or must be ended."""
+    started = time.monotonic()
+    renewed = started
+    next_renewal = started
+    while True:
+        child.listen(min(0.25, life.heartbeat_s))
+        if child.process.poll() is not None:
+            while not child.reports_ended:
+                child.listen(1.0)
+            return _child_ending(child)
+        now = time.monotonic()
+        if shutting_down.is_set():
+            return Ending(AttemptOutcome.RELEASED, "the worker was shut down")
+        if child.last_beat is None and now - started > life.start_timeout_s:
+            return Ending(AttemptOutcome.CRASHED, f"the child showed no life within {life.start_timeout_s:g} s")
+        if now - renewed > life.lease_s:
+            return Ending(AttemptOutcome.LOST, f"the lease of {life.lease_s:g} s ran out without a renewal")
+        beating = child.last_beat is None or now - child.last_beat < max(life.lease_s / 2, 2.0)
+        if now < next_renewal or not beating:
+            continue
+        next_renewal = now + life.heartbeat_s
+        try:
+            pulse = ledger.transact(lambda conn: attempts.renew(conn, attempt.token, life.lease_s), patience_s=0.0)
+        except psycopg.Error as error:
+            log.warning("lease not renewed", job=attempt.job_id, error=str(error).strip())
+            continue
+        renewed = time.monotonic()
+        if pulse is None:
+            return Ending(AttemptOutcome.LOST, "the lease was taken away")
+        if pulse.job_state is not JobState.RUNNING and pulse.job_state is not JobState.SUCCEEDED:
+            return Ending(AttemptOutcome.CANCELLED, f"the job is {pulse.job_state}")
+        if pulse.elapsed_s > pulse.time_limit_s and pulse.job_state is JobState.RUNNING:
+            return Ending(
+                AttemptOutcome.TIMED_OUT,
+                f"The job ran for {pulse.elapsed_s:.0f} s; its time limit is {pulse.time_limit_s} s.",
+                ErrorCode.TIME_LIMIT,
+                "Submit it with a larger time limit or fewer sequences; finished shards are kept by: "
+                f"keyhole retry {attempt.job_id}",
+            )
+
+
+def _child_ending(child: Child) -> Ending:
+    """What the child's exit and its last report mean."""
+    status = child.process.returncode
+    if child.error is not None:
+        code = ErrorCode(child.error["code"])
+        fatal = not RULES[code].retried
+        return Ending(
+            AttemptOutcome.FAILED if fatal else AttemptOutcome.CRASHED,
+            child.error["message"],
+            code if fatal else None,
+            child.error["hint"],
+            child.error["traceback"],
+        )
+    if status == 0:
+        return Ending(AttemptOutcome.COMPLETED)
+    if status < 0:
+        return Ending(AttemptOutcome.CRASHED, f"the child was killed by signal {-status}")
+    return Ending(AttemptOutcome.CRASHED, f"the child left with status {status}")
+
+
+def _record(ledger: Ledger, attempt: OpenAttempt, ending: Ending, child: Child) -> None:
+    """Write the ending; whoever ended the attempt before us has written theirs, which stands."""
+
+    def write(conn: psycopg.Connection) -> None:
+        if ending.code is not None:
+            recorded = attempts.fail(
+                conn,
+                attempt.token,
+                ending.outcome,
+                ending.code,
+                ending.detail or "",
+                ending.hint,
+                ending.traceback,
+            )
+        else:
+            recorded = attempts.end(conn, attempt.token, ending.outcome, ending.detail)
+        if recorded and ending.outcome in (AttemptOutcome.FAILED, AttemptOutcome.CRASHED):
+            tail = ending.traceback or child.log_tail()
+            events.append(conn, attempt.job_id, "log", {"attempt": attempt.number, "tail": tail})
+
+    try:
+        ledger.transact(write)
+    except psycopg.Error as error:  # the reconciler will find the lease expired
+        log.error("the attempt's end was not recorded", job=attempt.job_id, error=str(error).strip())
+
+
+def _tail(path: Path) -> str:
+    """The last lines of a file, at most _LOG_TAIL_BYTES."""
+    with path.open("rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(0, file.tell() - _LOG_TAIL_BYTES))
+        return file.read().decode("utf-8", errors="replace").replace("\x00", "")
