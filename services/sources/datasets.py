@@ -1,0 +1,56 @@
+"""A dataset source resolved to its content, with the refusals that need no tokenizer made right away."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.contracts.errors import ErrorCode, KeyholeError
+from services.contracts.settings import Settings
+from services.contracts.sources import DatasetSource, parse_dataset_source
+from services.sources import hub
+from services.sources.builtin import python_docs_identity
+from services.sources.file_identity import file_sha256
+from services.sources.roots import data_path
+from services.sources.text_files import text_format, vet_text_file
+from services.sources.token_files import open_token_file
+
+
+@dataclass(frozen=True)
+class ResolvedDataset:
+    source: str  # normalised; a hub data set names its commit
+    identity: str  # pins the content: commit, or SHA-256 of the bytes, with the options that select from it
+    file: Path | None = None  # file: and tokens: only
+
+
+def resolve_dataset(text: str, settings: Settings) -> ResolvedDataset:
+    """Resolve a dataset source and refuse what can be seen without reading it all.
+
+    Raises KeyholeError: invalid_source, dataset_not_found, dataset_invalid or unavailable.
+    """
+    source = parse_dataset_source(text)
+    if source.form == "builtin":
+        return ResolvedDataset(str(source), python_docs_identity())
+    if source.form == "hf":
+        commit = hub.dataset_commit(source.name, source.revision)
+        pinned = str(source.model_copy(update={"revision": commit}))
+        return ResolvedDataset(pinned, pinned)
+    return _file(source, settings)
+
+
+def _file(source: DatasetSource, settings: Settings) -> ResolvedDataset:
+    path = data_path(source.name, settings)
+    if not path.exists():
+        raise KeyholeError(
+            ErrorCode.DATASET_NOT_FOUND, f"There is no file {path}.", "Workers must see it under the same path."
+        )
+    if not path.is_file():
+        raise KeyholeError(ErrorCode.DATASET_INVALID, f"{path} is not a file.", "Name one file; several can be zipped.")
+    if path.stat().st_size == 0:
+        raise KeyholeError(ErrorCode.DATASET_INVALID, f"{path} is empty.", "Check what wrote it.")
+    if source.form == "tokens":
+        open_token_file(path)
+        read_as = path.suffix.lower()[1:]
+    else:
+        vet_text_file(path)
+        read_as = f"{text_format(path)}:field={source.field}"
+    pinned = source.model_copy(update={"name": str(path)})
+    return ResolvedDataset(str(pinned), f"{source.form}:sha256:{file_sha256(path)}:{read_as}", path)

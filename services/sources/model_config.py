@@ -1,0 +1,70 @@
+"""Vetting of config.json: what would make a loader run code, fetch kernels or quantize is refused, not ignored.
+
+``trust_remote_code=False`` alone was bypassed through config.json (CVE-2026-4372, CVE-2026-5241).
+"""
+
+from pathlib import Path
+from typing import Any
+
+from services.contracts.errors import ErrorCode, KeyholeError
+from services.sources.json_file import read_json_object
+
+CONFIG_LIMIT = 1 << 20  # bytes; the largest config.json of a known model has about 50 kB
+TOKENIZER_CONFIG_LIMIT = 16 << 20
+
+# ``_``-keys that transformers itself has written into config.json and that only carry a note
+_HARMLESS_PRIVATE_KEYS = frozenset(
+    {"_name_or_path", "_commit_hash", "_diffusers_version", "_num_labels", "_rope_scaling"}
+)
+_CODE_KEYS = frozenset({"auto_map", "custom_pipelines", "trust_remote_code"})
+_IMPLEMENTATION_KEYS = frozenset(
+    f"{prefix}{part}_implementation{suffix}"
+    for prefix in ("", "_")
+    for part in ("attn", "experts")
+    for suffix in ("", "_internal", "_autoset")
+)
+_IMPLEMENTATIONS = frozenset(
+    {None, True, False, "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"}
+)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read and vet a config.json; raises KeyholeError (model_refused)."""
+    config = read_json_object(path, CONFIG_LIMIT)
+    vet_keys(config, path.name)
+    return config
+
+
+def vet_keys(value: Any, where: str) -> None:
+    """Refuse dangerous keys at any depth of a config.json or tokenizer_config.json."""
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            vet_keys(item, f"{where}[{index}]")
+    if not isinstance(value, dict):
+        return
+    for key, item in value.items():
+        if key in _CODE_KEYS:
+            raise _refused(
+                f"{where} has {key!r}, which names Python code to run.", "Use a model that transformers knows."
+            )
+        if key in ("quantization_config", "compression_config"):
+            raise _refused(
+                f"{where} has {key!r}: quantized weights cannot be measured.",
+                "Save the model dequantized, e.g. as bfloat16.",
+            )
+        if key in _IMPLEMENTATION_KEYS:
+            if not isinstance(item, str | bool | None) or item not in _IMPLEMENTATIONS:
+                raise _refused(f"{where} sets {key!r} to {item!r}, which may name code of the hub.", f"Remove {key!r}.")
+        elif key.startswith("_") and key not in _HARMLESS_PRIVATE_KEYS:
+            raise _refused(f"{where} has the private key {key!r}.", f"Remove {key!r} if the model does without it.")
+        vet_keys(item, f"{where}.{key}")
+
+
+def harmless(config: dict[str, Any]) -> dict[str, Any]:
+    """The vetted config without what says how or from where to load, for the loader to read."""
+    dropped = _IMPLEMENTATION_KEYS | _HARMLESS_PRIVATE_KEYS
+    return {key: value for key, value in config.items() if key not in dropped}
+
+
+def _refused(message: str, hint: str) -> KeyholeError:
+    return KeyholeError(ErrorCode.MODEL_REFUSED, message, hint)
