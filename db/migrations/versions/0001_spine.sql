@@ -1,8 +1,6 @@
 -- Tables of the spine. Everything lives in the schema keyhole, owned by the role that migrates;
 -- analysts see the views of db/views only.
 
-CREATE SCHEMA keyhole;
-
 CREATE TABLE keyhole.api_token (
     id            integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name          text NOT NULL,
@@ -39,13 +37,15 @@ CREATE TABLE keyhole.vocabulary (
 
 CREATE TABLE keyhole.dataset (
     id            integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    fingerprint   text NOT NULL UNIQUE,
+    fingerprint   text NOT NULL,
     identity      text NOT NULL,
     source        text NOT NULL,
     tokenizer_id  integer REFERENCES keyhole.tokenizer,
     sequences     integer NOT NULL,
     length        integer NOT NULL,
-    created_at    timestamptz NOT NULL DEFAULT clock_timestamp()
+    created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- the same token ids under two tokenizers are two texts
+    UNIQUE NULLS NOT DISTINCT (fingerprint, tokenizer_id)
 );
 
 CREATE TABLE keyhole.sequence (
