@@ -1,0 +1,110 @@
+"""Rows of the score matrix for a block of queries, so that no T×T matrix is ever held.
+
+Everything is computed in float32 or better, whatever the model's dtype. Query heads that share a key/value head are
+multiplied with it in one product; keys are never repeated.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from workers.attention.inputs import AttentionInputs
+
+# Scores of one block, in elements: on a CPU the block and its products should stay in the cache (measured on
+# SmolLM2-135M, T = 1,024: 2**17 to 2**20 within 5 % of each other); a GPU wants few large kernels (assumed).
+CPU_BLOCK = 2**19
+GPU_BLOCK = 2**26
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """The tensor in float32, or unchanged if it is float64."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def query_blocks(positions: Sequence[int], inputs: AttentionInputs) -> Iterator[Sequence[int]]:
+    """Cut ascending query positions into blocks whose score rows fit the block size of the device."""
+    batch, heads = inputs.query.shape[:2]
+    budget = CPU_BLOCK if inputs.query.device.type == "cpu" else GPU_BLOCK
+    first = 0
+    while first < len(positions):
+        # the last row of a block is the longest; a first guess from the block's first row, then one correction
+        rows = max(1, budget // (batch * heads * (positions[first] + 1)))
+        longest = positions[min(first + rows, len(positions)) - 1] + 1
+        rows = max(1, min(rows, budget // (batch * heads * longest)))
+        yield positions[first : first + rows]
+        first += rows
+
+
+def grouped_product(
+    rows: Float[Tensor, "batch head query d"], shared: Float[Tensor, "batch kv_head key d"]
+) -> Float[Tensor, "batch head query key"]:
+    """Dot products of each head's rows with the vectors of the key/value head it uses."""
+    batch, heads, queries, width = rows.shape
+    kv_heads, keys = shared.shape[1:3]
+    grouped = rows.reshape(batch, kv_heads, heads // kv_heads * queries, width)
+    return (grouped @ shared.transpose(-1, -2)).view(batch, heads, queries, keys)
+
+
+def raw_scores(
+    inputs: AttentionInputs, query: Float[Tensor, "batch head query d_key"], width: int
+) -> Float[Tensor, "batch head query key"]:
+    """Scores of the given query vectors with the first ``width`` keys, soft cap applied, nothing masked."""
+    key = at_least_float32(inputs.key[:, :, :width])
+    scores = grouped_product(at_least_float32(query) * inputs.scaling, key)
+    if inputs.softcap is not None:
+        scores.div_(inputs.softcap).tanh_().mul_(inputs.softcap)
+    return scores
+
+
+def hidden_keys(
+    inputs: AttentionInputs, positions: Sequence[int], width: int
+) -> Bool[Tensor, "masks heads query hidden"]:
+    """True where a key is not in the query's row, for the last columns only: those before are in every row.
+
+    Under a plain causal mask only the columns after the block's first query can be hidden; with a mask, all may be.
+    """
+    queries = torch.as_tensor(positions, device=inputs.key.device)
+    if inputs.mask is not None:
+        return ~inputs.mask[:, :, queries, :width]
+    columns = torch.arange(positions[0] + 1, width, device=inputs.key.device)
+    return (columns > queries[:, None])[None, None]
+
+
+def scores(
+    inputs: AttentionInputs, positions: Sequence[int], hidden: Bool[Tensor, "masks heads query hidden"]
+) -> Float[Tensor, "batch head query key"]:
+    """Scores of the queries at ``positions`` (ascending) with keys 0 … last position; −∞ where the key is hidden."""
+    width = positions[-1] + 1
+    query = inputs.query[:, :, as_index(positions)]
+    block = raw_scores(inputs, query, width)
+    hidden_columns(block, hidden).masked_fill_(hidden, -torch.inf)
+    return block
+
+
+def hidden_columns(block: Tensor, hidden: Tensor) -> Tensor:
+    """The columns of a block of rows that ``hidden`` speaks of, as a view."""
+    return block[..., block.shape[-1] - hidden.shape[-1] :]
+
+
+def as_index(positions: Sequence[int]) -> slice | list[int]:
+    """Positions as a slice where they are evenly spaced (the rule), which indexes without a copy."""
+    if len(positions) == 1:
+        return slice(positions[0], positions[0] + 1)
+    if isinstance(positions, range):
+        return slice(positions.start, positions[-1] + 1, positions.step)
+    return list(positions)
+
+
+def log_normalizers(inputs: AttentionInputs) -> Float[Tensor, "batch head position"]:
+    """Log of the softmax denominator of every row, sinks included, in blocks of queries."""
+    batch, heads, length = inputs.query.shape[:3]
+    dtype = torch.promote_types(inputs.query.dtype, torch.float32)
+    normalizers = torch.empty(batch, heads, length, dtype=dtype, device=inputs.query.device)
+    for positions in query_blocks(range(length), inputs):
+        hidden = hidden_keys(inputs, positions, positions[-1] + 1)
+        normalizers[:, :, as_index(positions)] = scores(inputs, positions, hidden).logsumexp(-1)
+    if inputs.sinks is not None:
+        normalizers = torch.logaddexp(normalizers, inputs.sinks.to(dtype)[None, :, None])
+    return normalizers

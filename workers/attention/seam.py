@@ -1,0 +1,221 @@
+"""The seam: one attention function, registered with transformers, under which every probe and variant hangs.
+
+``attach(model)`` makes a model use it. ``observing(model, …)`` binds three slots to the model's forward passes in this
+thread, and only there:
+
+- ``route`` turns queries, keys and values into head outputs (softmax unless another is given);
+- ``query_gradient`` replaces the gradient that flows into the queries; none leaves it;
+- ``observers`` see each layer on the way forward, and ∂L/∂y on the way back, when the backward pass reaches it.
+
+Observers get detached tensors that autograd holds anyway, and the layer is let go once its gradient has been seen.
+The first observed layer's output is where gradients start: nothing below it needs one, so weights stay frozen and no
+embedding has to require a gradient.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import sdpa_mask
+
+from services.contracts.errors import ErrorCode, KeyholeError
+from services.contracts.probes.common import Credit
+from workers.attention.inputs import AttentionInputs, LayerAttention, Outputs
+from workers.attention.softmax import softmax_route
+
+IMPLEMENTATION = "keyhole"
+
+Route = Callable[[AttentionInputs, Credit], Tensor]  # returns [batch, head, position, d_value]
+QueryGradient = Callable[[AttentionInputs], Tensor]  # returns the query, with another backward
+
+
+class Observer(Protocol):
+    def forward(self, attention: LayerAttention) -> None:
+        """The layer has computed its head outputs."""
+
+    def backward(self, attention: LayerAttention, delta: Outputs) -> None:
+        """The backward pass has reached the layer: ``delta`` is ∂L/∂y."""
+
+
+@dataclass(eq=False)
+class _Binding:
+    """What one ``observing`` block bound, and how often each layer has called in the current forward pass."""
+
+    modules: frozenset[int]
+    observers: Sequence[Observer]
+    route: Route = softmax_route
+    query_gradient: QueryGradient | None = None
+    credit: Credit = "sequence"
+    calls: Counter[int] = field(default_factory=Counter)
+
+
+_UNBOUND = _Binding(frozenset(), ())
+_bindings: ContextVar[tuple[_Binding, ...]] = ContextVar("keyhole_bindings", default=())
+
+
+def attach(model: PreTrainedModel) -> None:
+    """Switch the model's attention to the seam; raises KeyholeError (model_unsupported) if it cannot be."""
+    model.set_attn_implementation(IMPLEMENTATION)
+    if model.config._attn_implementation != IMPLEMENTATION:  # transformers only logs that it did not
+        raise _unsupported(model.config.model_type, "its attention does not dispatch through AttentionInterface")
+
+
+@contextmanager
+def observing(
+    model: PreTrainedModel,
+    observers: Sequence[Observer] = (),
+    *,
+    route: Route = softmax_route,
+    query_gradient: QueryGradient | None = None,
+    credit: Credit = "sequence",
+) -> Iterator[None]:
+    """Bind route, query-gradient transform and observers to the model's forward passes in this block.
+
+    Each forward pass must call the seam once per layer; else KeyholeError (model_unsupported): some architectures
+    accept the setting and never call the function, and others mix positions by something besides attention.
+    """
+    assert model.config._attn_implementation == IMPLEMENTATION, "attach the model first"
+    if credit == "own_token":
+        _refuse_other_mixing(model)
+    binding = _Binding(frozenset(id(module) for module in model.modules()), observers, route, query_gradient, credit)
+    handles = (
+        model.register_forward_pre_hook(lambda module, arguments: binding.calls.clear()),
+        model.register_forward_hook(lambda module, arguments, output: _check_calls(model, binding)),
+    )
+    token = _bindings.set((binding, *_bindings.get()))
+    try:
+        yield
+    finally:
+        _bindings.reset(token)
+        for handle in handles:
+            handle.remove()
+
+
+def keyhole_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **others: Any,  # sliding_window and the like are in the mask already
+) -> tuple[Outputs, None]:
+    """The function transformers calls in every layer; see ``AttentionInputs`` for the shapes."""
+    _refuse_unknown(module, query, key, attention_mask, dropout, others)
+    binding = _binding_of(module)
+    inputs = AttentionInputs(
+        layer=int(module.layer_idx),  # type: ignore[arg-type]  # nn.Module types its attributes as modules or tensors
+        query=query,
+        key=key,
+        value=value,
+        scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+        mask=attention_mask,
+        softcap=softcap,
+        sinks=s_aux,
+    )
+    binding.calls[inputs.layer] += 1
+    if binding.query_gradient is not None:
+        inputs = replace(inputs, query=binding.query_gradient(inputs))
+    output = binding.route(inputs, binding.credit).transpose(1, 2).contiguous()
+    if binding.observers:
+        if torch.is_grad_enabled() and not output.requires_grad:
+            output.requires_grad_()
+        _show(inputs, output, binding.observers)
+    return output, None
+
+
+def _show(inputs: AttentionInputs, output: Outputs, observers: Sequence[Observer]) -> None:
+    """Show the layer to the observers now, and again with its δ when the backward pass reaches the output."""
+    seen = LayerAttention(
+        layer=inputs.layer,
+        query=inputs.query.detach(),
+        key=inputs.key.detach(),
+        value=inputs.value.detach(),
+        scaling=inputs.scaling,
+        mask=inputs.mask,
+        softcap=inputs.softcap,
+        sinks=None if inputs.sinks is None else inputs.sinks.detach(),
+        output=output.detach(),
+    )
+    for observer in observers:
+        observer.forward(seen)
+    if output.requires_grad:
+        held = [seen]  # emptied at the call: the hook itself lives as long as the graph
+
+        def on_gradient(delta: Tensor) -> None:
+            attention = held.pop()
+            for observer in observers:
+                observer.backward(attention, delta)
+
+        output.register_hook(on_gradient)
+
+
+def _binding_of(module: nn.Module) -> _Binding:
+    """The innermost binding of the model that the module belongs to; one without observers if there is none."""
+    return next((binding for binding in _bindings.get() if id(module) in binding.modules), _UNBOUND)
+
+
+def _check_calls(model: PreTrainedModel, binding: _Binding) -> None:
+    if _binding_of(model) is not binding:  # an inner block, or another thread, ran this pass
+        return
+    layers = model.config.get_text_config().num_hidden_layers
+    if binding.calls != Counter(range(layers)):
+        raise _unsupported(
+            model.config.model_type,
+            f"a forward pass of its {layers} layers should call the attention function once per layer; the calls by "
+            f"layer were {dict(binding.calls)}",
+        )
+
+
+def _refuse_unknown(
+    module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, dropout: float, others: dict[str, Any]
+) -> None:
+    name = type(module).__name__
+    if getattr(module, "layer_idx", None) is None:
+        raise _unsupported(name, "its attention modules do not say which layer they are")
+    if query.shape[2] != key.shape[2]:
+        raise _unsupported(
+            name, f"it attends from {query.shape[2]} queries to {key.shape[2]} keys (a cache, or another text)"
+        )
+    causal = others.get("is_causal")
+    if mask is None and not (getattr(module, "is_causal", True) if causal is None else causal):
+        raise _unsupported(name, "its attention is not causal")
+    if mask is not None and mask.dtype != torch.bool:
+        raise _unsupported(name, f"it adds a mask of {mask.dtype} to its scores, such as ALiBi")
+    if others.get("position_bias") is not None:
+        raise _unsupported(name, "it adds a position bias to its scores")
+    if dropout:
+        raise _unsupported(name, f"its attention drops out weights (p = {dropout}); measure it in evaluation mode")
+
+
+def _refuse_other_mixing(model: PreTrainedModel) -> None:
+    """Own-token credit holds only where attention alone carries anything from one position to another."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Conv1d | nn.RNNBase):
+            raise _unsupported(
+                model.config.model_type,
+                f"credit 'own_token' needs attention to be all that mixes positions, and {name} is a "
+                f"{type(module).__name__}",
+            )
+
+
+def _unsupported(what: str, reason: str) -> KeyholeError:
+    return KeyholeError(
+        ErrorCode.MODEL_UNSUPPORTED,
+        f"{what} cannot be measured: {reason}.",
+        "Choose a model of a supported architecture.",
+    )
+
+
+AttentionInterface.register(IMPLEMENTATION, keyhole_attention)
+# boolean masks, or none for plain causal attention; without a mask function nothing would be causal
+AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
