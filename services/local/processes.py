@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -34,20 +33,21 @@ class ChildProcess:
         return self.find() is not None
 
     def stop(self, grace_s: float) -> bool:
-        """SIGTERM, then after ``grace_s`` SIGKILL to the whole group; True if it ended by itself in time."""
+        """SIGTERM, after ``grace_s`` SIGKILL, and no descendant is left; True if it ended by itself in time."""
         process = self.find()
         if process is None:
             return True
+        descendants: list[psutil.Process] = []
         with contextlib.suppress(psutil.NoSuchProcess):
+            descendants = process.children(recursive=True)  # psutil tells these too apart from recycled pids
             process.terminate()
         _, alive = psutil.wait_procs([process], timeout=grace_s)
-        if not alive:
-            return True
-        if self.alive:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-            psutil.wait_procs([process], timeout=10)
-        return False
+        left = [child for child in [*alive, *descendants] if child.is_running()]
+        for child in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        psutil.wait_procs(left, timeout=10)
+        return not alive
 
 
 def start(
