@@ -14,6 +14,7 @@ import traceback
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 from uuid import UUID
@@ -35,7 +36,7 @@ _BEAT_S = 1.0
 
 
 class ClaimLostError(Exception):
-    """Another attempt owns the shard by now: its rows must not be written."""
+    """Another attempt owns the work by now, or the job was cancelled: nothing must be written."""
 
 
 def main() -> None:
@@ -134,11 +135,16 @@ def _measure(
 
     def describe(conn: Connection) -> None:
         architecture = loaded.architecture
-        model_id = models.store(
-            conn, loaded.identity, job.model_source, architecture.model_type, vars(architecture) | {}
-        )
+        model_id = models.store(conn, loaded.identity, job.model_source, architecture.model_type, asdict(architecture))
         dataset_id = datasets.store(conn, token_set, lambda: vocabulary_texts(loaded.tokenizer))
-        jobs.describe(conn, job.id, model_id=model_id, dataset_id=dataset_id, environment=environment)
+        jobs.describe(
+            conn,
+            job.id,
+            model_id=model_id,
+            dataset_id=dataset_id,
+            environment=environment,
+            checks={"parity": loaded.parity},
+        )
         for table in kind.tables:
             partitions.create(conn, table.name, job.id)
 
@@ -148,7 +154,7 @@ def _measure(
         tokens = token_set.token_ids[shard.first_sequence : shard.first_sequence + shard.sequences]
         measurement = PROBES[kind.name](loaded, parameters, tokens, shard.first_sequence)
         try:
-            _write(ledger, kind, shard, measurement.rows, measurement.checks | {"parity": loaded.parity})
+            _write(ledger, kind, shard, measurement.rows, measurement.checks)
         except ClaimLostError:
             ledger.transact(lambda conn: counters.increment(conn, "finishes_refused"))
             return
@@ -189,14 +195,16 @@ def _finish(job: JobRow, kind: Kind, attempt_token: UUID, ledger: Ledger) -> Non
         for table in kind.tables:
             partitions.finish(conn, table.name, job.id)
         summaries.compute(conn, job.id, kind.metrics)
-        checks = _combined(shards.checks(conn, job.id))
+        now = jobs.get(conn, job.id)
+        checks = ((now.checks if now else None) or {}) | _combined(shards.checks(conn, job.id))
         if jobs.lock(conn, job.id) is not JobState.RUNNING:
-            raise psycopg.Rollback
+            raise ClaimLostError
         jobs.describe(conn, job.id, checks=checks)
         jobs.set_state(conn, job.id, JobState.SUCCEEDED)
         attempts.end(conn, attempt_token, AttemptOutcome.COMPLETED)
 
-    ledger.transact(summarize)
+    with suppress(ClaimLostError):  # cancelled meanwhile
+        ledger.transact(summarize)
 
 
 def _combined(per_shard: Iterable[dict[str, Any]]) -> dict[str, Any]:

@@ -280,7 +280,17 @@ def set_state(conn: Connection, job_id: int, state: JobState, detail: dict[str, 
 
 
 def set_failed(conn: Connection, job_id: int, code: ErrorCode, message: str, hint: str, traceback: str | None) -> None:
-    """Fail a locked job and keep the error with it."""
+    """Fail a locked job, keep the error with it, and end the attempts that others still make at it."""
+    conn.execute(
+        "UPDATE keyhole.attempt SET ended_at = clock_timestamp(), outcome = 'cancelled', detail = 'the job failed' "
+        "WHERE job_id = %s AND ended_at IS NULL",
+        (job_id,),
+    )
+    conn.execute(
+        "UPDATE keyhole.shard SET state = 'queued', claim_token = NULL, attempt_id = NULL, started_at = NULL "
+        "WHERE job_id = %s AND state = 'running'",
+        (job_id,),
+    )
     conn.execute(
         "UPDATE keyhole.job SET error_code = %s, error_message = %s, error_hint = %s, error_traceback = %s "
         "WHERE id = %s",

@@ -77,7 +77,7 @@ RULES: dict[ErrorCode, CodeRule] = {
     ErrorCode.TIME_LIMIT: CodeRule("the job's time limit passed"),
     ErrorCode.ATTEMPTS_EXHAUSTED: CodeRule("the job's workers died as often as is allowed"),
     ErrorCode.DATABASE: CodeRule("the database was lost while the job ran", 503, retried=True),
-    ErrorCode.UNEXPECTED: CodeRule("an error nobody foresaw; the traceback says where", 500, retried=True),
+    ErrorCode.UNEXPECTED: CodeRule("an error nobody foresaw; the traceback says where", 500),
 }
 
 
