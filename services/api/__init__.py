@@ -1,0 +1,1 @@
+"""The HTTP API: routes, authentication, problems. ``app.create_app()`` makes it; nothing here imports torch."""

@@ -23,7 +23,9 @@ class JobCreateFields(BaseModel):
     priority: Annotated[int, Field(ge=-100, le=100, description="higher runs first within the kind's queue")] = 0
     time_limit_s: Annotated[int, Field(ge=1, le=30 * 86_400, description="the job fails after so long")] = 86_400
     force: Annotated[bool, Field(description="compute even if the same job already succeeded")] = False
-    label: Annotated[str | None, Field(max_length=200, description="a name of your own for the job")] = None
+    label: Annotated[
+        str | None, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$", description="a name of your own for the job")
+    ] = None
 
 
 def _job_create(kind: str) -> type[JobCreateFields]:

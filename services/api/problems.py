@@ -1,0 +1,144 @@
+"""Every error of the API as an RFC 9457 problem document (application/problem+json)."""
+
+from http import HTTPStatus
+from typing import Any
+
+import psycopg
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
+from starlette.exceptions import HTTPException
+
+from services.api.validation_errors import described
+from services.contracts.errors import RULES, ErrorCode, KeyholeError
+from services.contracts.jobs import Problem
+
+MEDIA_TYPE = "application/problem+json"
+# in OpenAPI: what any route may answer besides its own
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    "default": {"description": "A problem", "content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}}},
+}
+
+_log = structlog.get_logger("keyhole.api")
+
+_CODE_OF_STATUS = {
+    401: ErrorCode.UNAUTHORIZED,
+    403: ErrorCode.FORBIDDEN,
+    404: ErrorCode.NOT_FOUND,
+    409: ErrorCode.CONFLICT,
+    503: ErrorCode.UNAVAILABLE,
+}
+
+
+def problem(
+    request_id: str,
+    code: ErrorCode,
+    detail: str,
+    *,
+    hint: str = "",
+    status: int | None = None,
+    errors: list[dict[str, Any]] | None = None,
+    headers: dict[str, str] | None = None,
+) -> JSONResponse:
+    """The response for one error; the status is the code's own unless given."""
+    status = status or RULES[code].http_status
+    headers = dict(headers or {})
+    if status == 401:
+        headers.setdefault("WWW-Authenticate", 'Bearer realm="keyhole"')
+    if status == 503:
+        headers.setdefault("Retry-After", "5")
+    body = Problem(
+        type=f"about:blank#{code}",
+        title=RULES[code].meaning if status == RULES[code].http_status else HTTPStatus(status).phrase,
+        status=status,
+        detail=detail,
+        code=code,
+        request_id=request_id,
+        hint=hint,
+        errors=errors or [],
+    )
+    return JSONResponse(body.model_dump(mode="json"), status, headers, MEDIA_TYPE)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every exception that is foreseen with a problem; request_context answers the others."""
+    app.add_exception_handler(KeyholeError, _keyhole_error)
+    app.add_exception_handler(RequestValidationError, _invalid_request)
+    app.add_exception_handler(HTTPException, _http_exception)
+    app.add_exception_handler(psycopg.DataError, _bad_value)
+    for lost in (psycopg.OperationalError, PoolTimeout, PoolClosed, TooManyRequests):
+        app.add_exception_handler(lost, _database_down)
+
+
+def request_id(request: Request) -> str:
+    return request.scope.get("keyhole.request_id", "none")
+
+
+async def _keyhole_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, KeyholeError)
+    return problem(request_id(request), error.code, error.message, hint=error.hint)
+
+
+async def _invalid_request(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    errors = described(error.errors())
+    unknown_kind = next((item for item in errors if item["type"] == "union_tag_invalid"), None)
+    if unknown_kind:
+        return problem(
+            request_id(request),
+            ErrorCode.UNKNOWN_KIND,
+            unknown_kind["message"],
+            hint=unknown_kind["hint"],
+            errors=errors,
+        )
+    detail = "; ".join(f"{item['where']}: {item['message']}" for item in errors[:3])
+    if len(errors) > 3:
+        detail += f"; and {len(errors) - 3} more"
+    hint = next((item["hint"] for item in errors if item["hint"]), "Fields and their ranges: GET /v1/kinds and /docs.")
+    return problem(request_id(request), ErrorCode.INVALID_REQUEST, detail, hint=hint, errors=errors)
+
+
+async def _http_exception(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    code = _CODE_OF_STATUS.get(error.status_code, ErrorCode.INVALID_REQUEST)
+    where = f"{request.method} {request.url.path}"
+    detail, hint = str(error.detail), ""
+    if error.status_code == 404:
+        detail, hint = f"Nothing is served at {where}.", "The routes are listed at /docs."
+    elif error.status_code == 405:
+        detail = f"{where} is not possible; allowed: {(error.headers or {}).get('Allow', 'other methods')}."
+    return problem(
+        request_id(request), code, detail, hint=hint, status=error.status_code, headers=dict(error.headers or {})
+    )
+
+
+async def _bad_value(request: Request, error: Exception) -> JSONResponse:
+    """A value that is valid JSON but that PostgreSQL cannot hold, such as text with a NUL character."""
+    return problem(
+        request_id(request),
+        ErrorCode.INVALID_REQUEST,
+        f"The database cannot hold a value of the request: {str(error).splitlines()[0]}",
+        hint="Leave out NUL and other control characters.",
+    )
+
+
+async def _database_down(request: Request, error: Exception) -> JSONResponse:
+    _log.warning("database_unavailable", error=type(error).__name__)
+    return problem(
+        request_id(request),
+        ErrorCode.UNAVAILABLE,
+        "The database does not answer.",
+        hint="Look at /v1/health/ready or run: keyhole status",
+    )
+
+
+def defect(request_id: str) -> JSONResponse:
+    """The answer to an exception nobody foresaw: no internals, only the id under which the log has them."""
+    return problem(
+        request_id,
+        ErrorCode.INTERNAL,
+        "Keyhole met an error that it did not expect.",
+        hint="The server's log has the traceback under this request id.",
+    )

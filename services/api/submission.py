@@ -1,0 +1,125 @@
+"""From a submission to a job: resolve its sources, find one to reuse, else insert it, then tell the workers."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection
+
+from db.repositories import job_requests, jobs
+from services.api import enqueue
+from services.contracts.errors import ErrorCode, KeyholeError
+from services.contracts.jobs import JobCreateFields
+from services.contracts.kinds import KINDS, Kind
+from services.contracts.probes.common import ProbeParameters
+from services.contracts.settings import Settings
+from services.sources import ResolvedModel, resolve_dataset, resolve_model
+
+# names under which configurations of the supported architectures store the longest sequence they were made for
+_MAX_LENGTH_FIELDS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx")
+
+
+@dataclass(frozen=True)
+class Submitted:
+    job_id: int
+    reused: bool  # an earlier job answers this submission
+
+
+def submit(
+    conn: Connection[Any],
+    body: JobCreateFields,
+    *,
+    token_id: int,
+    idempotency_key: str | None,
+    settings: Settings,
+) -> Submitted:
+    """Make a job, or find the one that answers already.
+
+    The job and its shards are committed before any worker hears of them: a worker told earlier would find nothing,
+    and a broker that is down cannot lose what the database holds.
+
+    Raises: KeyholeError (invalid_source, model_…, dataset_…, idempotency_mismatch, unavailable).
+    """
+    body_sha256 = _digest(body.model_dump(mode="json"))
+    if idempotency_key is not None:  # answer a repetition before touching the sources: they may have moved since
+        earlier = _earlier(conn, token_id, idempotency_key, body_sha256)
+        if earlier is not None:
+            return Submitted(earlier, reused=True)
+    kind = KINDS[body.kind]
+    model = resolve_model(body.model, settings)
+    dataset = resolve_dataset(body.dataset, settings)
+    refuse_too_long(model, body.parameters)
+    parameters = body.parameters.model_dump(mode="json")
+    key = reuse_key(kind, parameters, model.identity, dataset.identity)
+    new = jobs.NewJob(
+        kind=kind.name,
+        version=kind.version,
+        queue=kind.queue,
+        priority=body.priority,
+        label=body.label,
+        model_source=model.source,
+        model_identity=model.identity,
+        dataset_source=dataset.source,
+        dataset_identity=dataset.identity,
+        parameters=parameters,
+        reuse_key=key,
+        time_limit_s=body.time_limit_s,
+        max_attempts=settings.life.max_attempts,
+        submitted_by=token_id,
+        shards=shards(body.parameters),
+    )
+    with conn.transaction():
+        if idempotency_key is not None:
+            job_requests.lock(conn, token_id, idempotency_key)
+            earlier = _earlier(conn, token_id, idempotency_key, body_sha256)
+            if earlier is not None:
+                return Submitted(earlier, reused=True)
+        jobs.lock_reuse_key(conn, key)
+        found = None if body.force else jobs.reusable(conn, key)
+        job_id = jobs.insert(conn, new) if found is None else found
+        if idempotency_key is not None:
+            job_requests.insert(conn, token_id, idempotency_key, body_sha256, job_id)
+    if found is None:
+        enqueue.announce(settings, kind.queue, job_id)
+    return Submitted(job_id, reused=found is not None)
+
+
+def reuse_key(kind: Kind, parameters: dict[str, Any], model_identity: str, dataset_identity: str) -> str:
+    """SHA-256 over all that determines a result: equal keys mean equal numbers."""
+    return _digest([kind.name, kind.version, parameters, model_identity, dataset_identity]).hex()
+
+
+def shards(parameters: ProbeParameters) -> list[tuple[int, int]]:
+    """(first sequence, number of sequences) of each shard."""
+    size = parameters.shard_sequences()
+    return [(first, min(size, parameters.sequences - first)) for first in range(0, parameters.sequences, size)]
+
+
+def refuse_too_long(model: ResolvedModel, parameters: ProbeParameters) -> None:
+    """Raise KeyholeError (invalid_request) where the model's configuration names a shorter context than asked for."""
+    config = model.config.get("text_config") or model.config
+    limits = [config[name] for name in _MAX_LENGTH_FIELDS if isinstance(config.get(name), int)]
+    if limits and parameters.length > limits[0]:
+        raise KeyholeError(
+            ErrorCode.INVALID_REQUEST,
+            f"parameters.length is {parameters.length}, but {model.source} has positions for {limits[0]} tokens.",
+            f"Set parameters.length to {limits[0]} or less.",
+        )
+
+
+def _earlier(conn: Connection[Any], token_id: int, key: str, body_sha256: bytes) -> int | None:
+    request = job_requests.get(conn, token_id, key)
+    if request is None:
+        return None
+    if request.body_sha256 != body_sha256:
+        raise KeyholeError(
+            ErrorCode.IDEMPOTENCY_MISMATCH,
+            f"The idempotency key {key!r} was used with another body; it made job {request.job_id}.",
+            "Send a new key with a new body.",
+        )
+    return request.job_id
+
+
+def _digest(value: Any) -> bytes:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).digest()

@@ -1,0 +1,59 @@
+"""Pydantic's errors told to a person: where, what, and for a misspelt name the one that was probably meant."""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from services.contracts.jobs import JOB_CREATE
+from services.contracts.kinds import KINDS
+
+
+def described(errors: Iterable[Any]) -> list[dict[str, Any]]:
+    """One entry per error with ``where`` (dotted), ``message``, ``type`` and ``hint``; inputs are not repeated."""
+    return [_described(error) for error in errors]
+
+
+def _described(error: dict[str, Any]) -> dict[str, Any]:
+    location = list(error["loc"])
+    place, *path = location or ["body"]
+    kind = path[0] if place == "body" and path and path[0] in JOB_CREATE else None
+    names = [str(part) for part in (path[1:] if kind else path)]
+    entry = {
+        "in": str(place),
+        "where": ".".join(names) or str(place),
+        "message": error["msg"].removeprefix("Value error, "),
+        "type": error["type"],
+        "hint": "",
+    }
+    if error["type"] == "union_tag_invalid":
+        tag = str(error.get("ctx", {}).get("tag", ""))
+        entry |= {
+            "where": "kind",
+            "message": f"There is no job kind {tag[:100]!r}.",
+            "hint": f"{_suggestion(tag, KINDS)}Valid kinds: {', '.join(KINDS)}.",
+        }
+    elif error["type"] == "union_tag_not_found":
+        entry |= {"where": "kind", "message": "The field kind is missing.", "hint": f"Valid kinds: {', '.join(KINDS)}."}
+    elif error["type"] == "extra_forbidden":
+        known = _fields(kind, names[:-1])
+        entry["message"] = f"There is no field {names[-1]!r}." if names else "Unknown field."
+        if known:
+            entry["hint"] = f"{_suggestion(names[-1], known)}Valid names: {', '.join(known)}."
+    return entry
+
+
+def _fields(kind: str | None, path: Sequence[str]) -> list[str]:
+    """Names allowed at ``path`` below the submission body of ``kind``; empty when not known."""
+    model: Any = JOB_CREATE.get(kind or "")
+    for name in path:
+        field = model.model_fields.get(name) if model else None
+        annotation = field.annotation if field else None
+        model = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    return list(model.model_fields) if model else []
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"Did you mean {close[0]}? " if close else ""
