@@ -17,6 +17,10 @@ _HARMLESS_PRIVATE_KEYS = frozenset(
     {"_name_or_path", "_commit_hash", "_diffusers_version", "_num_labels", "_rope_scaling"}
 )
 _CODE_KEYS = frozenset({"auto_map", "custom_pipelines", "trust_remote_code"})
+# what transformers' loader takes out of a config: other weight files, kernels, patches, processes
+_LOADER_KEYS = frozenset(
+    {"transformers_weights", "use_kernels", "kernel_config", "fusion_config", "distributed_config"}
+)
 _IMPLEMENTATION_KEYS = frozenset(
     f"{prefix}{part}_implementation{suffix}"
     for prefix in ("", "_")
@@ -52,6 +56,8 @@ def vet_keys(value: Any, where: str) -> None:
                 f"{where} has {key!r}: quantized weights cannot be measured.",
                 "Save the model dequantized, e.g. as bfloat16.",
             )
+        if key in _LOADER_KEYS and item:
+            raise _refused(f"{where} has {key!r}, which steers the loader.", f"Remove {key!r}.")
         if key in _IMPLEMENTATION_KEYS:
             if not isinstance(item, str | bool | None) or item not in _IMPLEMENTATIONS:
                 raise _refused(f"{where} sets {key!r} to {item!r}, which may name code of the hub.", f"Remove {key!r}.")

@@ -22,7 +22,7 @@ def data_path(name: str, settings: Settings) -> Path:
 
 
 def _below(name: str, roots: Sequence[Path], variable: str) -> Path:
-    """Resolve ``name``, a relative one against each root. Of paths outside the roots nothing is said, not even existence."""
+    """Resolve ``name``, a relative one against each root; nothing is said of what exists outside them."""
     inside = []
     for root in roots:
         resolved_root = root.expanduser().resolve()

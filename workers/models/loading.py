@@ -1,0 +1,103 @@
+"""Load a model: resolve, vet, stage, load without code, attach the attention seam, compare with its own attention."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from services.contracts.errors import ErrorCode, KeyholeError
+from services.contracts.settings import Settings
+from services.contracts.sources import parse_model_source
+from services.sources import builtin, resolve_model
+from services.sources.model_folder import VettedFolder, vet_folder
+from services.sources.roots import model_roots
+from workers.attention import parity
+from workers.models import gguf, hub
+from workers.models.loaded import Architecture, LoadedModel, describe
+from workers.models.staging import staged
+from workers.models.tokenizer import load_tokenizer
+
+# buffers that older releases of transformers stored and current ones compute
+_OLD_BUFFERS = (".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", "rotary_emb.inv_freq")
+_PARITY_TOKENS = 48
+
+
+def load_model(source: str, *, device: str, dtype: str, settings: Settings) -> LoadedModel:
+    """Load a model for measuring: eval mode, frozen, attention through the seam, parity checked.
+
+    ``device`` is a torch device, ``dtype`` "float32" or "bfloat16". Raises KeyholeError as resolve_model does, and
+    model_refused (weights that do not fit), model_unsupported, model_changed, parity_failed.
+    """
+    resolved = resolve_model(source, settings)
+    vetted = _on_this_machine(resolved.source, settings)
+    with staged(vetted) as folder:
+        tokenizer = load_tokenizer(folder) if vetted.has_tokenizer else None
+        model = _load(folder, vetted.model_type, device, dtype)
+    if resolve_model(resolved.source, settings).identity != resolved.identity:
+        raise KeyholeError(
+            ErrorCode.MODEL_CHANGED,
+            f"The files of {source} changed while the model was loaded.",
+            "Submit the job again when they are at rest.",
+        )
+    architecture = describe(model)
+    difference = parity.check(model, _parity_tokens(architecture, device))
+    return LoadedModel(model, tokenizer, resolved.identity, architecture, difference, device, dtype)
+
+
+def _on_this_machine(source: str, settings: Settings) -> VettedFolder:
+    parsed = parse_model_source(source)
+    if parsed.form == "builtin":
+        return vet_folder(gguf.converted_folder(builtin.smollm2(parsed.name), settings))
+    if parsed.form == "hf":
+        return hub.download(parsed)
+    return vet_folder(Path(parsed.name), model_roots(settings))
+
+
+def _load(folder: Path, model_type: str, device: str, dtype: str) -> PreTrainedModel:
+    """transformers' own loading, from local safetensors only; every weight must be in the files, and every one used."""
+    transformers_logging.disable_progress_bar()
+    try:
+        model, info = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]  # output_loading_info makes it two
+            str(folder),
+            dtype=getattr(torch, dtype),
+            attn_implementation="eager",  # parity.check compares with it and attaches the seam
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
+        raise KeyholeError(
+            ErrorCode.MODEL_REFUSED,
+            f"transformers cannot load this {model_type} model: {type(error).__name__}: {error}",
+            "Check that AutoModelForCausalLM.from_pretrained loads the folder.",
+        ) from error
+    _require_all_weights(info)
+    return model.eval().requires_grad_(False).to(device)
+
+
+def _require_all_weights(info: dict[str, Any]) -> None:
+    """Weights made up at random, or left out, would be measured as if they were the model's."""
+    unexpected = [name for name in info["unexpected_keys"] if not name.endswith(_OLD_BUFFERS)]
+    problems = {
+        "lacks": list(info["missing_keys"]),
+        "has in another shape": [str(name) for name in info["mismatched_keys"]],
+        "has besides what the architecture uses": unexpected,
+    }
+    for problem, names in problems.items():
+        if names:
+            shown = ", ".join(sorted(map(str, names))[:5])
+            raise KeyholeError(
+                ErrorCode.MODEL_REFUSED,
+                f"The checkpoint {problem} {len(names)} weights: {shown}{', …' if len(names) > 5 else ''}.",
+                "Name the causal language model itself, saved whole, with the config.json that belongs to it.",
+            )
+
+
+def _parity_tokens(architecture: Architecture, device: str) -> torch.Tensor:
+    """Token ids spread over the vocabulary, the same for every load of a model."""
+    length = min(_PARITY_TOKENS, architecture.n_ctx or _PARITY_TOKENS)
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(architecture.vocabulary_size, (1, length), generator=generator).to(device)
