@@ -1,0 +1,66 @@
+"""Every job kind is whole: contracts, computation, table, page, documentation and tests. Fails when one is missing."""
+
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from services.contracts.kinds import KINDS, Kind
+from services.contracts.tables import STATISTIC_KEY
+from tests.conftest import MigratedDatabase
+from workers.probes import PROBES
+
+ROOT = Path(__file__).resolve().parents[2]
+TYPE_NAMES = {
+    "int2": "smallint",
+    "int4": "integer",
+    "int8": "bigint",
+    "float4": "real",
+    "float8": "double precision",
+    "bool": "boolean",
+}
+every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+
+
+@every_kind
+def test_a_kind_has_every_file_it_needs(kind: Kind) -> None:
+    folder = "training" if kind.queue == "training" else "probes"
+    needed = [
+        f"services/contracts/{folder}/{kind.name}.py",
+        f"workers/{folder}/{kind.name}.py",
+        f"dashboard/views/{kind.name}.py",
+        f"docs/{folder}/{kind.name}.md",
+        f"tests/unit/workers/{folder}/test_{kind.name}.py",
+    ]
+    assert [path for path in needed if not (ROOT / path).is_file()] == []
+
+
+@every_kind
+def test_a_kind_can_be_computed_with_its_default_parameters(kind: Kind) -> None:
+    assert kind.name in PROBES
+    assert kind.parameters().model_dump()
+    assert all(metric.table in {table.name for table in kind.tables} for metric in kind.metrics)
+
+
+@every_kind
+def test_parameters_are_described_for_those_who_submit(kind: Kind) -> None:
+    schema = kind.parameters.model_json_schema()
+    nameless = [name for name, field in schema["properties"].items() if not field.get("description")]
+    assert nameless == []
+
+
+@every_kind
+def test_tables_in_the_database_are_those_of_the_contracts(kind: Kind, module_database: MigratedDatabase) -> None:
+    with module_database.connect() as conn:
+        for table in kind.tables:
+            assert table.columns[: len(STATISTIC_KEY)] == STATISTIC_KEY
+            assert _columns(conn, "keyhole", table.name) == [(c.name, TYPE_NAMES[c.type]) for c in table.columns]
+            assert _columns(conn, "analysis", table.name) == [(c.name, TYPE_NAMES[c.type]) for c in table.columns]
+
+
+def _columns(conn: psycopg.Connection, schema: str, table: str) -> list[tuple[str, str]]:
+    return conn.execute(
+        "SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s "
+        "ORDER BY ordinal_position",
+        (schema, table),
+    ).fetchall()
