@@ -1,0 +1,142 @@
+"""Layer by head heat maps of one statistic, one panel per job, all on one colour scale; cells can be clicked."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from dashboard.charts.look import (
+    ADVANTAGE_SCALE,
+    ATTENTION_SCALE,
+    DIFFERENCE_SCALE,
+    figure_text,
+    finite,
+    lay_out,
+)
+from dashboard.formats import percent, power_of_ten, tick
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """What a cell shows: its label, its colours and how a value reads in words."""
+
+    name: str
+    label: str
+    scale: list[list[object]]
+    words: Callable[[float | None], str]
+    centre: float | None = None  # value of the middle colour of a diverging scale
+    logarithmic: bool = True  # values are log10
+
+
+STATISTICS = {
+    statistic.name: statistic
+    for statistic in (
+        Statistic("d_a", "median D_a", ATTENTION_SCALE, power_of_ten),
+        Statistic("d_c", "median D_c", ADVANTAGE_SCALE, power_of_ten),
+        Statistic("difference", "median D_a / median D_c", DIFFERENCE_SCALE, power_of_ten, centre=0.0),
+        Statistic("share", "share with D_a > D_c", DIFFERENCE_SCALE, percent, centre=0.5, logarithmic=False),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One head of one job; ``value`` is log10 for logarithmic statistics, None where nothing is defined."""
+
+    job_id: int
+    layer: int
+    head: int
+    value: float | None
+
+
+@dataclass(frozen=True)
+class HeadMap:
+    title: str
+    cells: Sequence[Cell]
+
+
+def head_map(maps: Sequence[HeadMap], statistic: Statistic, selected: tuple[int, int] | None = None) -> go.Figure:
+    """Layers from left to right, heads from top to bottom. ``selected`` (layer, head) is framed in every panel.
+
+    A heat map cannot be selected from in plotly, so invisible markers lie over its cells and carry
+    (job, layer, head) as custom data.
+    """
+    heads = [1 + max((cell.head for cell in each.cells), default=0) for each in maps]
+    figure = make_subplots(
+        rows=len(maps),
+        cols=1,
+        row_heights=[number + 2 for number in heads],
+        vertical_spacing=min(0.12, 60 / sum(60 + 20 * number for number in heads)) if len(maps) > 1 else 0,
+        subplot_titles=[figure_text(each.title) for each in maps] if len(maps) > 1 else None,
+    )
+    for row, (each, head_count) in enumerate(zip(maps, heads, strict=True), start=1):
+        layer_count = 1 + max((cell.layer for cell in each.cells), default=0)
+        values: list[list[float | None]] = [[None] * layer_count for _ in range(head_count)]
+        for cell in each.cells:
+            values[cell.head][cell.layer] = cell.value
+        figure.add_trace(go.Heatmap(z=values, coloraxis="coloraxis", xgap=1, ygap=1, hoverinfo="skip"), row=row, col=1)
+        figure.add_trace(_targets(each.cells, statistic), row=row, col=1)
+        if selected and selected[0] < layer_count and selected[1] < head_count:
+            layer, head = selected
+            figure.add_shape(
+                type="rect",
+                x0=layer - 0.5,
+                x1=layer + 0.5,
+                y0=head - 0.5,
+                y1=head + 0.5,
+                line={"color": "#e0218a", "width": 2.5},
+                row=row,
+                col=1,
+            )
+        figure.update_yaxes(autorange="reversed", title_text="head", dtick=_step(head_count, 12), row=row, col=1)
+        figure.update_xaxes(dtick=_step(layer_count, 32), row=row, col=1)
+    figure.update_xaxes(title_text="layer", row=len(maps), col=1)
+    figure.update_xaxes(showgrid=False, zeroline=False, constrain="domain")
+    figure.update_yaxes(showgrid=False, zeroline=False)
+    height = 70 + sum(48 + max(110, 22 * number) for number in heads)
+    colour_axis = _colour_axis([cell.value for each in maps for cell in each.cells], statistic)
+    return lay_out(figure, height=height, coloraxis=colour_axis, clickmode="event+select", showlegend=False)
+
+
+def _targets(cells: Sequence[Cell], statistic: Statistic) -> go.Scatter:
+    return go.Scatter(
+        x=[cell.layer for cell in cells],
+        y=[cell.head for cell in cells],
+        mode="markers",
+        marker={"symbol": "square", "size": 18, "opacity": 0},
+        selected={"marker": {"opacity": 0}},
+        unselected={"marker": {"opacity": 0}},
+        customdata=[[cell.job_id, cell.layer, cell.head] for cell in cells],
+        text=[
+            f"layer {cell.layer}, head {cell.head}<br>{statistic.label}: {statistic.words(cell.value)}"
+            for cell in cells
+        ],
+        hovertemplate="%{text}<extra></extra>",
+        showlegend=False,
+    )
+
+
+def _colour_axis(values: Sequence[float | None], statistic: Statistic) -> dict[str, object]:
+    known = finite(values) or [0.0, 1.0]
+    low, high = min(known), max(known)
+    if statistic.centre is not None:
+        reach = max(high - statistic.centre, statistic.centre - low, 0.1)
+        low, high = statistic.centre - reach, statistic.centre + reach
+    elif high - low < 0.1:
+        high = low + 0.1
+    bar: dict[str, object] = {"title": {"text": statistic.label, "side": "right"}, "thickness": 12, "outlinewidth": 0}
+    if statistic.logarithmic:
+        steps = [step for step in range(-30, 60) if low <= step <= high]
+        if len(steps) >= 2:
+            bar |= {"tickmode": "array", "tickvals": steps, "ticktext": [tick(step) for step in steps]}
+        else:
+            spread = [low, (low + high) / 2, high]
+            bar |= {"tickmode": "array", "tickvals": spread, "ticktext": [power_of_ten(value) for value in spread]}
+    else:
+        bar |= {"tickformat": ".0%"}
+    return {"colorscale": statistic.scale, "cmin": low, "cmax": high, "colorbar": bar}
+
+
+def _step(number: int, most: int) -> int:
+    return max(1, -(-number // most))

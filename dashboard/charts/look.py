@@ -1,0 +1,57 @@
+"""Colours, axes and text that all charts share, chosen to read on light and dark backgrounds."""
+
+import html
+import math
+from collections.abc import Iterable
+
+import plotly.graph_objects as go
+
+from dashboard.formats import shortened, tick
+
+ATTENTION = "#3b7fcf"  # everything about D_a
+ADVANTAGE = "#d9702b"  # everything about D_c
+NEUTRAL = "#8a919e"
+COLOURS = {"log10_d_a": ATTENTION, "log10_d_c": ADVANTAGE}
+NAMES = {"log10_d_a": "D<sub>a</sub>, attention", "log10_d_c": "D<sub>c</sub>, advantage"}
+
+ATTENTION_SCALE = [[0.0, "#eef4fb"], [0.35, "#9cc3ec"], [0.7, "#3b7fcf"], [1.0, "#0d2f66"]]
+ADVANTAGE_SCALE = [[0.0, "#fdf2ea"], [0.35, "#f2b98d"], [0.7, "#d9702b"], [1.0, "#6e2c07"]]
+DIFFERENCE_SCALE = [[0.0, "#8f3d0c"], [0.25, "#e39a63"], [0.5, "#f1f1ef"], [0.75, "#7fb0e6"], [1.0, "#12407f"]]
+
+
+def figure_text(text: str, length: int = 70) -> str:
+    """User text for a title or hover box: plotly reads tags and entities, so they are escaped."""
+    return html.escape(shortened(" ".join(text.split()), length))
+
+
+def log10_axis(low: float, high: float, title: str) -> dict[str, object]:
+    """An axis whose data are log10 values, with ticks at powers of ten labelled by the number itself."""
+    first, last = math.floor(low), math.ceil(high)
+    step = max(1, round((last - first) / 8))
+    ticks = list(range(first, last + 1, step))
+    return {
+        "title": {"text": title},
+        "tickmode": "array",
+        "tickvals": ticks,
+        "ticktext": [tick(value) for value in ticks],
+        "range": [low, high],
+        "zeroline": False,
+    }
+
+
+def lay_out(figure: go.Figure, height: int, **layout: object) -> go.Figure:
+    """Margins, legend and hover text as everywhere on the dashboard."""
+    figure.update_layout(
+        height=height,
+        margin={"l": 10, "r": 10, "t": 44, "b": 10},
+        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 1.0, "xanchor": "right", "yref": "container"},
+        hoverlabel={"align": "left"},
+        dragmode=False,
+    )
+    figure.update_layout(**layout)
+    figure.update_annotations(font={"size": 13})
+    return figure
+
+
+def finite(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None and math.isfinite(value)]

@@ -1,0 +1,85 @@
+"""Numbers, times and user text as the pages show them."""
+
+import math
+import re
+from datetime import UTC, datetime
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$:&^=])")
+NOTHING = "–"
+
+
+def markdown_text(text: str) -> str:
+    """User text made safe for Streamlit's markdown: no formatting, links, HTML, LaTeX, colour or emoji directives."""
+    return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
+
+
+def shortened(text: str, length: int = 60) -> str:
+    """The text, its middle left out where it is longer: the ends of paths and names tell them apart."""
+    if len(text) <= length:
+        return text
+    head = (length - 1) // 2
+    return f"{text[:head]}…{text[-(length - 1 - head) :]}"
+
+
+def count(number: int | None) -> str:
+    return NOTHING if number is None else f"{number:,}"
+
+
+def percent(share: float | None) -> str:
+    """A share between 0 and 1, never rounded up to 100 % or down to 0 %."""
+    if share is None or math.isnan(share):
+        return NOTHING
+    if 0.999 < share < 1:
+        return "> 99.9 %"
+    if 0 < share < 0.001:
+        return "< 0.1 %"
+    return f"{100 * share:.1f} %"
+
+
+def power_of_ten(log10: float | None) -> str:
+    """10 to the power ``log10`` with two or three digits: 4.6, 310, 12,000, 3.1 × 10⁷."""
+    if log10 is None or math.isnan(log10):
+        return NOTHING
+    if math.isinf(log10):
+        return "∞" if log10 > 0 else "0"
+    if log10 >= 6 or log10 < -3:
+        exponent = math.floor(log10)
+        mantissa = f"{10 ** (log10 - exponent):.1f}"
+        if mantissa == "10.0":
+            mantissa, exponent = "1.0", exponent + 1
+        return f"{mantissa} × 10{str(exponent).translate(_SUPERSCRIPT)}"
+    value = 10**log10
+    if value >= 100:
+        digits = 2 - math.floor(log10)
+        return f"{round(value, digits):,.0f}"
+    return f"{value:.2g}" if value < 1 else f"{value:.1f}"
+
+
+def tick(exponent: int) -> str:
+    """Label of a power of ten on an axis."""
+    return {0: "1", 1: "10", 2: "100"}.get(exponent, f"10{str(exponent).translate(_SUPERSCRIPT)}")
+
+
+def duration(seconds: float | None) -> str:
+    """Two units at most: 8 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
+    if seconds is None:
+        return NOTHING
+    whole = max(0, round(seconds))
+    for unit, size, next_unit, next_size in (("d", 86_400, "h", 3_600), ("h", 3_600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            rest = whole % size // next_size
+            return f"{whole // size} {unit}" + (f" {rest} {next_unit}" if rest else "")
+    return f"{seconds:.1f} s" if 0 < seconds < 10 else f"{whole} s"
+
+
+def moment(time: datetime | None) -> str:
+    """UTC to the second, sortable."""
+    return NOTHING if time is None else time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def ago(time: datetime | None, now: datetime) -> str:
+    if time is None:
+        return NOTHING
+    seconds = (now - time).total_seconds()
+    return "just now" if seconds < 5 else f"{duration(seconds).split(' ', 2)[0]} {duration(seconds).split(' ')[1]} ago"

@@ -1,0 +1,233 @@
+"""The parts of the gradient-scale page that show whole models: distributions, heads, layers."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import pandas as pd
+import plotly.graph_objects as go
+import streamlit as st
+
+from dashboard import queries, url
+from dashboard.charts.distributions import Panel, distributions
+from dashboard.charts.head_map import STATISTICS, Cell, HeadMap, head_map
+from dashboard.charts.layers import LayerPanel, layers
+from dashboard.connection import reading
+from dashboard.formats import NOTHING, count, markdown_text, percent, power_of_ten, shortened
+from dashboard.queries import HeadStatistics, JobLine
+from dashboard.summaries import Summary
+
+LOG_METRICS = ["log10_d_a", "log10_d_c"]
+METRICS = [*LOG_METRICS, "d_a_exceeds_d_c"]
+CHART_CONFIG = {"displaylogo": False, "displayModeBar": False}
+
+
+def whole_model(jobs: Sequence[JobLine]) -> None:
+    """Figure 1 with its key figures: one panel per job."""
+    ids = [job.job_id for job in jobs]
+    with reading() as conn:
+        found = queries.summaries(conn, queries.JOB_SUMMARIES, jobs=ids, metrics=METRICS)
+    by_job = {job_id: {s.metric: s for s in found if s.job_id == job_id} for job_id in ids}
+    for job in jobs:
+        _key_figures(job, by_job[job.job_id], named=len(jobs) > 1)
+    panels = [
+        Panel(chart_title(job), {m: by_job[job.job_id][m] for m in LOG_METRICS if m in by_job[job.job_id]})
+        for job in jobs
+    ]
+    figure = distributions(panels)
+    st.plotly_chart(
+        figure,
+        key="distributions",
+        config=CHART_CONFIG,
+        alt="Histograms of D_a and D_c over all queries on a logarithmic axis, one panel per job.",
+    )
+    st.caption(
+        "**What to look at:** how far the blue hump (D\\_a) lies to the right of the orange one (D\\_c). The article's "
+        "claim is that attention decides the gradient's scale: D\\_a orders of magnitude above D\\_c."
+        + _left_out(found)
+    )
+    sql_and_data(
+        "distributions",
+        queries.as_text(queries.JOB_SUMMARIES, jobs=ids, metrics=METRICS),
+        pd.DataFrame([asdict(summary) for summary in found]),
+        figure,
+    )
+
+
+def _key_figures(job: JobLine, summaries: dict[str, Summary], named: bool) -> None:
+    if named:
+        st.markdown(f"**{markdown_text(chart_title(job))}**")
+    d_a, d_c, share = (summaries.get(metric) for metric in METRICS)
+    medians = (d_a.median if d_a else None, d_c.median if d_c else None)
+    ratio = medians[0] - medians[1] if medians[0] is not None and medians[1] is not None else None
+    columns = st.columns(5)
+    columns[0].metric("Median D\\_a", power_of_ten(medians[0]), help="largest over median attention weight of a query")
+    columns[1].metric(
+        "Median D\\_c", power_of_ten(medians[1]), help="largest over median absolute advantage of a query"
+    )
+    columns[2].metric("D\\_a over D\\_c", power_of_ten(ratio), help="ratio of the two medians")
+    columns[3].metric("Queries with D\\_a > D\\_c", percent(share.mean if share else None))
+    columns[4].metric("Rows", count(d_a.n if d_a else None), help="layer, head and query triples that were measured")
+
+
+def _left_out(summaries: Sequence[Summary]) -> str:
+    infinite = sum(s.n_infinite for s in summaries if s.metric in LOG_METRICS)
+    undefined = sum(s.n_undefined for s in summaries if s.metric in LOG_METRICS)
+    notes = []
+    if infinite:
+        notes.append(f"{count(infinite)} values are infinite (the median is 0) and stand in the last bin")
+    if undefined:
+        notes.append(f"{count(undefined)} are undefined (every advantage is 0) and are left out")
+    return f" Of all values, {' and '.join(notes)}." if notes else ""
+
+
+def by_head(jobs: Sequence[JobLine], statistic_name: str) -> tuple[int, int]:
+    """The heat maps; returns the chosen (layer, head): from the address, else the one with the largest value."""
+    statistic = STATISTICS[statistic_name]
+    ids = [job.job_id for job in jobs]
+    with reading() as conn:
+        rows = queries.head_statistics(conn, ids)
+    maps = [
+        HeadMap(
+            chart_title(job),
+            [Cell(r.job_id, r.layer, r.head, head_value(r, statistic_name)) for r in rows if r.job_id == job.job_id],
+        )
+        for job in jobs
+    ]
+    chosen = _chosen_head([cell for each in maps for cell in each.cells])
+    figure = head_map(maps, statistic, selected=chosen)
+    st.plotly_chart(
+        figure,
+        key="head_map",
+        config=CHART_CONFIG,
+        on_select=_head_clicked,
+        selection_mode="points",
+        alt=f"Heat map of {statistic.label} by layer and head; the same numbers are in the CSV below.",
+    )
+    st.caption(
+        "All jobs share one colour scale. Click a cell to see that head below; hover for its value."
+        + (" Blue: D_a is larger; orange: D_c is larger." if statistic.centre is not None else "")
+    )
+    sql_and_data(
+        "heads", queries.as_text(queries.HEAD_STATISTICS, jobs=ids), pd.DataFrame([asdict(r) for r in rows]), figure
+    )
+    return chosen
+
+
+def head_value(row: HeadStatistics, statistic: str) -> float | None:
+    """The cell's value; the difference of the logarithms is the logarithm of the ratio of medians."""
+    if statistic == "difference":
+        return row.log10_d_a - row.log10_d_c if row.log10_d_a is not None and row.log10_d_c is not None else None
+    return {"d_a": row.log10_d_a, "d_c": row.log10_d_c, "share": row.share}[statistic]
+
+
+def _chosen_head(cells: Sequence[Cell]) -> tuple[int, int]:
+    layer, head = url.integer("layer"), url.integer("head")
+    if layer is not None and head is not None and any((c.layer, c.head) == (layer, head) for c in cells):
+        return layer, head
+    known = [cell for cell in cells if cell.value is not None]
+    top = max(known, key=lambda cell: cell.value or 0.0) if known else Cell(0, 0, 0, None)
+    return top.layer, top.head
+
+
+def _head_clicked() -> None:
+    points = st.session_state["head_map"]["selection"]["points"]
+    if points and points[0].get("customdata"):
+        _, layer, head = points[0]["customdata"]
+        url.write("layer", int(layer))
+        url.write("head", int(head))
+
+
+def by_layer(jobs: Sequence[JobLine]) -> None:
+    """Medians layer by layer, as a chart and as a table."""
+    st.subheader("By layer")
+    ids = [job.job_id for job in jobs]
+    with reading() as conn:
+        found = queries.summaries(conn, queries.LAYER_SUMMARIES, jobs=ids, metrics=METRICS)
+    panels = [
+        LayerPanel(chart_title(job), [s for s in found if s.job_id == job.job_id and s.metric in LOG_METRICS])
+        for job in jobs
+    ]
+    figure = layers(panels)
+    st.plotly_chart(
+        figure,
+        key="layers",
+        config=CHART_CONFIG,
+        alt="Median D_a and D_c by layer with the middle half of the queries as a band.",
+    )
+    st.caption("Lines: median over the layer's heads and queries. Bands: the middle half of them.")
+    st.dataframe(
+        _layer_table(jobs, found),
+        hide_index=True,
+        key="layer_table",
+        height=318,
+        column_config={
+            "Layer": st.column_config.NumberColumn(width=70),
+            "D_a > D_c": st.column_config.TextColumn(alignment="right"),
+            "Median D_a": st.column_config.TextColumn(alignment="right"),
+            "Median D_c": st.column_config.TextColumn(alignment="right"),
+            "D_a over D_c": st.column_config.TextColumn(alignment="right"),
+            "Rows": st.column_config.NumberColumn(format="localized"),
+        },
+    )
+    sql_and_data(
+        "layers",
+        queries.as_text(queries.LAYER_SUMMARIES, jobs=ids, metrics=METRICS),
+        pd.DataFrame([asdict(summary) for summary in found]),
+        figure,
+    )
+
+
+def _layer_table(jobs: Sequence[JobLine], found: Sequence[Summary]) -> pd.DataFrame:
+    rows = []
+    for job in jobs:
+        mine = {(s.layer, s.metric): s for s in found if s.job_id == job.job_id}
+        for layer in sorted({layer for layer, _ in mine if layer is not None}):
+            d_a, d_c, share = (mine.get((layer, metric)) for metric in METRICS)
+            both = d_a and d_c and d_a.median is not None and d_c.median is not None
+            rows.append(
+                ({"Job": job.job_id} if len(jobs) > 1 else {})
+                | {
+                    "Layer": layer,
+                    "Median D_a": power_of_ten(d_a.median) if d_a else NOTHING,
+                    "Median D_c": power_of_ten(d_c.median) if d_c else NOTHING,
+                    "D_a over D_c": power_of_ten(d_a.median - d_c.median) if both else NOTHING,
+                    "D_a > D_c": percent(share.mean) if share else NOTHING,
+                    "Rows": d_a.n if d_a else 0,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def chart_title(job: JobLine) -> str:
+    return f"Job {job.job_id} · {shortened(job.label or job.model, 50)}"
+
+
+def sql_and_data(name: str, sql: str, data: pd.DataFrame, figure: go.Figure) -> None:
+    """The statement that gave a figure, its rows as CSV, and the figure itself as JSON for plotly."""
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+        with st.popover("SQL", icon=":material/database:", type="tertiary"):
+            st.caption("Run it with `keyhole sql` or in `keyhole psql`.")
+            st.code(sql, language="sql")
+        st.download_button(
+            "CSV",
+            data.to_csv(index=False),
+            file_name=f"gradient-scale-{name}.csv",
+            mime="text/csv",
+            icon=":material/download:",
+            on_click="ignore",
+            type="tertiary",
+            key=f"csv_{name}",
+            help="the rows behind this figure",
+        )
+        st.download_button(
+            "Figure data",
+            lambda: json.dumps(figure.to_plotly_json(), default=str),
+            file_name=f"gradient-scale-{name}.json",
+            mime="application/json",
+            icon=":material/download:",
+            on_click="ignore",
+            type="tertiary",
+            key=f"json_{name}",
+            help="the figure as plotly JSON",
+        )
