@@ -38,7 +38,7 @@ METRICS = (
     SummaryMetric(
         "d_a_exceeds_d_c",
         TABLE.name,
-        "CASE WHEN log10_d_c = 'NaN' THEN 'NaN' WHEN log10_d_a > log10_d_c THEN 1 ELSE 0 END",
+        "CASE WHEN log10_d_c = 'NaN' THEN 'NaN'::float8 WHEN log10_d_a > log10_d_c THEN 1 ELSE 0 END",
         0.0,
         1.0,
         2,
