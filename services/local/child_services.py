@@ -1,9 +1,9 @@
-"""The processes of the embedded stack besides PostgreSQL and Valkey: how each is started, asked and stopped."""
+"""The processes of the embedded stack besides PostgreSQL and Valkey: how each is started and asked."""
 
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,49 +29,62 @@ class ChildService:
     environment: dict[str, str]
     answers: Callable[[int], bool]
     start_limit_s: float
-    stop_grace_s: float
 
 
 def child_services(settings: Settings, stack: StackFile) -> list[ChildService]:
     """API, reconciler, worker and dashboard, in the order of starting; each gets only the secrets it needs."""
-    common = {name: value for name, value in os.environ.items() if name not in _SECRETS}
-    common |= {"KEYHOLE_HOME": str(settings.home), "PYTHONUNBUFFERED": "1"}
-    analyst = common | {"KEYHOLE_ANALYST_URL": stack.analyst_url, "KEYHOLE_API_URL": stack.api_url}
-    owner = common | {"KEYHOLE_DATABASE_URL": stack.database_url, "KEYHOLE_BROKER_URL": stack.broker_url}
+    values = os.environ | {
+        "KEYHOLE_HOME": str(settings.home),
+        "KEYHOLE_DATABASE_URL": stack.database_url,
+        "KEYHOLE_ANALYST_URL": stack.analyst_url,
+        "KEYHOLE_BROKER_URL": stack.broker_url,
+        "KEYHOLE_API_URL": stack.api_url,
+    }
     api_port, dashboard_port = (int(url.rpartition(":")[2]) for url in (stack.api_url, stack.dashboard_url))
     return [
         ChildService(
             "api",
             api_command(settings.host, api_port),
-            owner | analyst | {"KEYHOLE_API_PORT": str(api_port)},
+            environment_for("api", values),
             lambda pid: _http_ok(f"{stack.api_url}/v1/health/ready"),
             start_limit_s=60,
-            stop_grace_s=10,
         ),
-        ChildService("reconciler", RECONCILER, owner, lambda pid: True, start_limit_s=10, stop_grace_s=10),
+        ChildService(
+            "reconciler", RECONCILER, environment_for("reconciler", values), lambda pid: True, start_limit_s=10
+        ),
         ChildService(
             "worker",
             WORKER,
-            owner,
+            environment_for("worker", values),
             lambda pid: _worker_seen(stack.database_url, pid),
             start_limit_s=90,
-            # its child gets stop_grace_s to end, then its shards are given back
-            stop_grace_s=settings.life.stop_grace_s + 25,
         ),
         ChildService(
             "dashboard",
             dashboard_command("127.0.0.1", dashboard_port),
-            analyst,
+            environment_for("dashboard", values),
             lambda pid: _http_ok(f"{stack.dashboard_url}/_stcore/health"),
             start_limit_s=60,
-            stop_grace_s=5,
         ),
     ]
 
 
 WORKER = (*PYTHON, "workers.start")
 RECONCILER = (*PYTHON, "workers.reconciler")
-_SECRETS = ("KEYHOLE_DATABASE_URL", "KEYHOLE_BROKER_URL", "KEYHOLE_ANALYST_URL", "KEYHOLE_TOKEN", "KEYHOLE_ADMIN_TOKEN")
+_SECRETS = {
+    "KEYHOLE_DATABASE_URL": {"api", "reconciler", "worker"},
+    "KEYHOLE_BROKER_URL": {"api", "reconciler", "worker"},
+    "KEYHOLE_ANALYST_URL": {"api", "dashboard"},
+    "KEYHOLE_SUPERUSER_URL": set(),
+    "KEYHOLE_TOKEN": set(),
+    "KEYHOLE_ADMIN_TOKEN": set(),
+}
+
+
+def environment_for(service: str, values: Mapping[str, str]) -> dict[str, str]:
+    """``values`` without the secrets that ``service`` has no use for."""
+    kept = {name: value for name, value in values.items() if service in _SECRETS.get(name, {service})}
+    return kept | {"PYTHONUNBUFFERED": "1"}
 
 
 def api_command(host: str, port: int) -> tuple[str, ...]:
@@ -88,9 +101,9 @@ def dashboard_command(host: str, port: int) -> tuple[str, ...]:
 def dashboard_page() -> Path:
     """dashboard/app.py, found without importing it: services never import the dashboard."""
     spec = importlib.util.find_spec("dashboard")
-    if spec is None or spec.origin is None:
+    if spec is None or not spec.submodule_search_locations:
         raise KeyholeError(ErrorCode.UNAVAILABLE, "The dashboard is not installed.", "Run `make setup`.")
-    return Path(spec.origin).with_name("app.py")
+    return Path(next(iter(spec.submodule_search_locations))) / "app.py"
 
 
 def _http_ok(url: str) -> bool:

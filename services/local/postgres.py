@@ -17,18 +17,16 @@ from pathlib import Path
 from urllib.parse import quote
 
 import psutil
-import psycopg
-from psycopg import sql
 
 from services.contracts.errors import ErrorCode, KeyholeError
+from services.local import database_owner
 from services.local.account import Account, postgres_account
 from services.local.binaries import postgres_bin
+from services.local.database_owner import DATABASE, OWNER
 from services.local.passwords import password, write_private
 from services.local.sockets import socket_folder
 
 SUPERUSER = "postgres"
-OWNER = "keyhole"
-DATABASE = "keyhole"
 SOCKET_PORT = 5432  # only a part of the socket's name: the server listens on no port unless one is given
 
 # A year: pg_ctl follows the server's own state, and recovery after a crash takes as long as it takes.
@@ -94,7 +92,7 @@ class EmbeddedPostgres:
         pid = self.pid()
         if pid is None:
             raise self._failure("PostgreSQL started and ended again")
-        self._create_owner()
+        database_owner.create(self.superuser_url("postgres"), self.password(OWNER))
         return pid
 
     def stop(self, *, immediate: bool = False) -> None:
@@ -235,20 +233,6 @@ class EmbeddedPostgres:
         if process.returncode != 0:
             raise self._failure("PostgreSQL did not start")
 
-    def _create_owner(self) -> None:
-        """The owner role and the database, made where missing; the role's password is that of the file."""
-        with psycopg.connect(self.superuser_url("postgres"), autocommit=True) as conn:
-            role, verifier = sql.Identifier(OWNER), _scram_verifier(conn, OWNER, self.password(OWNER))
-            if conn.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [OWNER]).fetchone() is None:
-                conn.execute(sql.SQL("CREATE ROLE {}").format(role))
-            conn.execute(
-                sql.SQL("ALTER ROLE {} LOGIN CREATEROLE NOSUPERUSER NOCREATEDB PASSWORD {}").format(role, verifier)
-            )
-            # the SQL endpoint ends analysts' statements from another session
-            conn.execute(sql.SQL("GRANT pg_signal_backend TO {}").format(role))
-            if conn.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone() is None:
-                conn.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(sql.Identifier(DATABASE), role))
-
     def _clear_remains(self) -> None:
         """After kill -9 of the server: end backends that outlived it, and drop lock files with a recycled pid.
 
@@ -302,9 +286,3 @@ class EmbeddedPostgres:
 def _environment() -> dict[str, str]:
     """Without PGDATA, PGPORT and their like, which would override what we say."""
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
-
-
-def _scram_verifier(conn: psycopg.Connection, role: str, role_password: str) -> sql.Literal:
-    """The stored form of a password, so that the password itself appears in no statement and no server log."""
-    encrypted = conn.pgconn.encrypt_password(role_password.encode(), role.encode(), b"scram-sha-256")
-    return sql.Literal(encrypted.decode())

@@ -4,7 +4,6 @@
 Whatever was killed in between, the next `up` goes on from what it finds.
 """
 
-import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -18,17 +17,17 @@ from db.connection import connect
 from db.repositories import api_tokens
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
-from services.contracts.states import Scope
-from services.local import ports, processes, stack_file
+from services.local import first_token, ports, processes, stack_file
 from services.local.child_services import ChildService, child_services
 from services.local.home_lock import home_lock
 from services.local.passwords import password
-from services.local.postgres import EmbeddedPostgres
+from services.local.postgres import DATABASE, EmbeddedPostgres
 from services.local.stack_file import ProcessRecord, StackFile
-from services.local.valkey import STOP_GRACE_S, EmbeddedValkey
+from services.local.valkey import EmbeddedValkey
 
 ANALYST = "analyst"
 DOWN_ORDER = ("worker", "reconciler", "dashboard", "api", "valkey")  # the worker first: its shards go back
+STOP_GRACE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,17 @@ class LocalStack:
             log = str(self._log(service.name))
             states.append(ServiceState(service.name, pid, answers, addresses.get(service.name, ""), log))
         return states
+
+    def exists(self) -> bool:
+        return (self.home / stack_file.NAME).exists()
+
+    def dead(self) -> list[str]:
+        """Services that were started and have ended since, without `keyhole down`."""
+        stack = stack_file.read(self.home)
+        if stack is None:
+            return []
+        ended = [name for name in stack.processes if self._alive(stack, name) is None]
+        return ended if self._postgres.pid() is not None else ["postgres", *ended]
 
     def addresses(self) -> StackFile:
         stack = stack_file.read(self.home)
@@ -202,11 +212,10 @@ class LocalStack:
         return ports.choose(host, usual, explicit=explicit, setting=f"KEYHOLE_{name.upper()}_PORT")
 
     def _migrate(self, stack: StackFile) -> None:
-        for warning in migrate.upgrade(stack.database_url, self._postgres.password(ANALYST)):
+        migrate.upgrade(stack.database_url, self._postgres.password(ANALYST))
+        for warning in migrate.harden(self._postgres.superuser_url(DATABASE)):
             self._say(f"warning: {warning}")
-        with connect(stack.database_url) as conn, conn.transaction():
-            if api_tokens.usable(conn, hashlib.sha256(stack.token.encode()).digest()) is None:
-                api_tokens.create(conn, "embedded stack", Scope.ADMIN, token=stack.token)
+        first_token.store(stack.database_url, stack.token, "embedded stack")
 
     def _wait(self, stack: StackFile, service: ChildService) -> None:
         deadline = time.monotonic() + service.start_limit_s
@@ -248,14 +257,15 @@ class LocalStack:
         """Stop those of ``names`` that run, in the order of DOWN_ORDER, PostgreSQL last."""
         stopped = []
         stack = stack_file.read(self.home)
-        graces = {s.name: s.stop_grace_s for s in child_services(self.settings, stack)} if stack else {}
         for name in DOWN_ORDER:
             record = stack.processes.get(name) if stack and name in names else None
             if record is None or not record.child().alive:
                 continue
             self._say(f"stopping {name}")
             stopped.append(name)
-            if not record.child().stop(graces.get(name, STOP_GRACE_S)):
+            # a worker's children get stop_grace_s to end, then it gives their shards back
+            grace_s = STOP_GRACE_S + (self.settings.life.stop_grace_s + 15 if name == "worker" else 0)
+            if not record.child().stop(grace_s):
                 self._say(f"{name} did not end in time and was killed")
         if "postgres" in names and self._postgres.pid() is not None:
             self._say("stopping PostgreSQL")
