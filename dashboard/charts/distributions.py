@@ -1,8 +1,12 @@
-"""Figure 1: the distributions of D_a and D_c over queries, one panel per job, from stored histograms."""
+"""Figure 1: the distributions of D_a and D_c over queries, from stored histograms.
 
-import itertools
+For every job D_a stands above D_c on one logarithmic axis, so that the distance between them can be seen; the heights
+are shares of the rows, and each quantity has one height scale for all jobs.
+"""
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -11,7 +15,9 @@ from dashboard.charts.look import COLOURS, NAMES, figure_text, lay_out, log10_ax
 from dashboard.formats import power_of_ten
 from dashboard.summaries import Summary
 
-PANELS_PER_ROW = 2
+PANELS_PER_ROW = 3
+METRICS = tuple(COLOURS)
+_VISIBLE_PERCENT = 0.02  # bins below this are no reason to widen the axis
 
 
 @dataclass(frozen=True)
@@ -22,75 +28,92 @@ class Panel:
     summaries: Mapping[str, Summary]
 
 
-def distributions(panels: Sequence[Panel]) -> go.Figure:
-    """Histograms on a log axis, in percent of the rows that are defined; all panels share both axes."""
+def distributions(panels: Sequence[Panel], height_per_row: int = 150) -> go.Figure:
+    """Two histograms per panel, D_a over D_c; panels are titled where there are several."""
     columns = min(len(panels), PANELS_PER_ROW)
-    rows = -(-len(panels) // columns)
+    bands = -(-len(panels) // columns)
+    rows = bands * len(METRICS)
+    titles = [""] * (rows * columns)
+    for index, panel in enumerate(panels):
+        if len(panels) > 1:
+            titles[(index // columns) * len(METRICS) * columns + index % columns] = figure_text(panel.title, 46)
+    height = 90 + height_per_row * rows + 40 * (bands - 1)
     figure = make_subplots(
         rows=rows,
         cols=columns,
-        shared_xaxes="all",
-        shared_yaxes="all",
-        horizontal_spacing=0.04,
-        vertical_spacing=0.16 / rows if rows > 1 else 0,
-        subplot_titles=[figure_text(panel.title) for panel in panels] if len(panels) > 1 else None,
+        horizontal_spacing=0.05,
+        vertical_spacing=min(1 / max(1, rows - 1), 34 / height),
+        subplot_titles=titles,
     )
     low, high = shared_range(panels)
     for index, panel in enumerate(panels):
-        row, column = index // columns + 1, index % columns + 1
-        for metric, summary in panel.summaries.items():
-            figure.add_trace(_bars(metric, summary, legend=index == 0), row=row, col=column)
-            if summary.median is not None and low <= summary.median <= high:
-                figure.add_vline(
-                    x=summary.median,
-                    line={"color": COLOURS[metric], "dash": "dash", "width": 1.5},
-                    annotation={
-                        "text": f"median {power_of_ten(summary.median)}",
-                        "font": {"color": COLOURS[metric], "size": 12},
-                        "yanchor": "top",
-                        "xanchor": "left",
-                        "xshift": 3,
-                    },
-                    row=row,
-                    col=column,
-                )
-    figure.update_xaxes(**log10_axis(low, high, ""), showticklabels=True)
-    for column in range(1, columns + 1):
-        figure.update_xaxes(title_text="largest / median within one query", row=rows, col=column)
-    figure.update_yaxes(rangemode="tozero", ticksuffix=" %")
-    figure.update_yaxes(title_text="share of rows per bin", col=1)
-    return lay_out(figure, height=110 + 250 * rows, barmode="overlay", bargap=0, hovermode="x unified")
+        for offset, metric in enumerate(METRICS):
+            place = {"row": (index // columns) * len(METRICS) + offset + 1, "col": index % columns + 1}
+            summary = panel.summaries.get(metric)
+            if summary is not None:
+                figure.add_trace(_bars(metric, summary), **place)
+                _mark_median(figure, metric, summary, (low, high), place)
+    tallest = {metric: _tallest(panels, metric) for metric in METRICS}
+    figure.update_xaxes(**log10_axis(low, high, ""), showticklabels=False)
+    for row in range(1, rows + 1):
+        metric = METRICS[(row - 1) % len(METRICS)]
+        figure.update_yaxes(range=[0, 1.16 * tallest[metric]], ticksuffix=" %", nticks=4, row=row)
+        figure.update_yaxes(title={"text": NAMES[metric], "font": {"color": COLOURS[metric]}}, row=row, col=1)
+        if row % len(METRICS) == 0:
+            figure.update_xaxes(showticklabels=True, row=row)
+    figure.update_xaxes(title_text="largest / median within one query", row=rows)
+    return lay_out(figure, height=height, bargap=0, showlegend=False)
 
 
-def _bars(metric: str, summary: Summary, legend: bool) -> go.Bar:
+def _bars(metric: str, summary: Summary) -> go.Bar:
     edges = summary.bin_edges()
     return go.Bar(
-        x=[(left + right) / 2 for left, right in itertools.pairwise(edges)],
+        x=[(left + right) / 2 for left, right in pairwise(edges)],
         y=summary.shares(),
         width=summary.histogram_width,
-        marker={"color": COLOURS[metric], "opacity": 0.62, "line": {"width": 0}},
+        marker={"color": COLOURS[metric], "opacity": 0.8, "line": {"width": 0}},
         name=NAMES[metric],
-        legendgroup=metric,
-        showlegend=legend,
         customdata=[
-            f"{power_of_ten(left)} to {power_of_ten(right)}: {number:,} rows"
-            for left, right, number in zip(edges[:-1], edges[1:], summary.histogram, strict=True)
+            f"{power_of_ten(left)} to {power_of_ten(right)}<br>{number:,} rows"
+            for (left, right), number in zip(pairwise(edges), summary.histogram, strict=True)
         ],
-        hovertemplate="%{customdata} (%{y:.2f} %)",
+        hovertemplate="%{customdata} (%{y:.2f} %)<extra>%{fullData.name}</extra>",
     )
 
 
+def _mark_median(
+    figure: go.Figure, metric: str, summary: Summary, shown: tuple[float, float], place: dict[str, int]
+) -> None:
+    low, high = shown
+    if summary.median is None or not low <= summary.median <= high:
+        return
+    on_the_left = summary.median < low + 0.75 * (high - low)
+    figure.add_vline(
+        x=summary.median,
+        line={"color": COLOURS[metric], "dash": "dot", "width": 2},
+        annotation={
+            "text": f"<b>median {power_of_ten(summary.median)}</b>",
+            "font": {"color": COLOURS[metric]},
+            "yanchor": "top",
+            "xanchor": "left" if on_the_left else "right",
+            "xshift": 4 if on_the_left else -4,
+        },
+        **place,
+    )
+
+
+def _tallest(panels: Sequence[Panel], metric: str) -> float:
+    shares = (panel.summaries[metric].shares() for panel in panels if metric in panel.summaries)
+    return max((max(each) for each in shares), default=0.0) or 1.0
+
+
 def shared_range(panels: Sequence[Panel]) -> tuple[float, float]:
-    """From 1 or the lowest filled bin to the highest that holds a thousandth of its rows, a little air beside."""
+    """The log10 range that shows every bin with a noticeable share of its rows, from 1 on."""
     low, high = 0.0, 1.0
     for panel in panels:
         for summary in panel.summaries.values():
             edges = summary.bin_edges()
-            shares = summary.shares()
-            filled = [index for index, number in enumerate(summary.histogram) if number]
-            visible = [index for index, share in enumerate(shares) if share >= 0.01]
-            if filled:
-                low = min(low, edges[filled[0]])
+            visible = [index for index, share in enumerate(summary.shares()) if share >= _VISIBLE_PERCENT]
             if visible:
-                high = max(high, edges[visible[-1] + 1])
-    return low - 0.1, high + 0.3
+                low, high = min(low, edges[visible[0]]), max(high, edges[visible[-1] + 1])
+    return low - 0.05, high + 0.1

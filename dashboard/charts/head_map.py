@@ -89,12 +89,14 @@ def head_map(maps: Sequence[HeadMap], statistic: Statistic, selected: tuple[int,
                 row=row,
                 col=1,
             )
-        figure.update_yaxes(autorange="reversed", title_text="head", dtick=_step(head_count, 12), row=row, col=1)
-        figure.update_xaxes(dtick=_step(layer_count, 32), row=row, col=1)
+        figure.update_yaxes(
+            range=[head_count - 0.5, -0.5], title_text="head", dtick=_step(head_count, 12), row=row, col=1
+        )
+        figure.update_xaxes(range=[-0.5, layer_count - 0.5], dtick=_step(layer_count, 32), row=row, col=1)
     figure.update_xaxes(title_text="layer", row=len(maps), col=1)
-    figure.update_xaxes(showgrid=False, zeroline=False, constrain="domain")
+    figure.update_xaxes(showgrid=False, zeroline=False)
     figure.update_yaxes(showgrid=False, zeroline=False)
-    height = 70 + sum(48 + max(110, 22 * number) for number in heads)
+    height = 60 + sum(40 + max(110, 24 * number) for number in heads)
     colour_axis = _colour_axis([cell.value for each in maps for cell in each.cells], statistic)
     return lay_out(figure, height=height, coloraxis=colour_axis, clickmode="event+select", showlegend=False)
 

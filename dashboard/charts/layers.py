@@ -10,7 +10,7 @@ from dashboard.charts.look import COLOURS, NAMES, figure_text, finite, lay_out, 
 from dashboard.formats import power_of_ten
 from dashboard.summaries import Summary
 
-PANELS_PER_ROW = 2
+PANELS_PER_ROW = 3
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def layers(panels: Sequence[LayerPanel]) -> go.Figure:
     low, high = min([0.0, *quartiles]), max([1.0, *quartiles])
     figure.update_yaxes(**log10_axis(low - 0.1, high + 0.2, ""))
     figure.update_yaxes(title_text="largest / median", col=1)
-    figure.update_xaxes(rangemode="tozero", showgrid=False, zeroline=False)
+    figure.update_xaxes(showgrid=False, zeroline=False)
     for column in range(1, columns + 1):
         figure.update_xaxes(title_text="layer", row=rows, col=column)
     return lay_out(figure, height=110 + 230 * rows, hovermode="x unified")

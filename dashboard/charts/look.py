@@ -43,8 +43,8 @@ def lay_out(figure: go.Figure, height: int, **layout: object) -> go.Figure:
     """Margins, legend and hover text as everywhere on the dashboard."""
     figure.update_layout(
         height=height,
-        margin={"l": 10, "r": 10, "t": 44, "b": 10},
-        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 1.0, "xanchor": "right", "yref": "container"},
+        margin={"l": 10, "r": 10, "t": 34, "b": 10},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0.0, "xanchor": "left"},
         hoverlabel={"align": "left"},
         dragmode=False,
     )

@@ -1,7 +1,8 @@
 """The parts of the gradient-scale page that show whole models: distributions, heads, layers."""
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import pandas as pd
@@ -28,8 +29,10 @@ def whole_model(jobs: Sequence[JobLine]) -> None:
     with reading() as conn:
         found = queries.summaries(conn, queries.JOB_SUMMARIES, jobs=ids, metrics=METRICS)
     by_job = {job_id: {s.metric: s for s in found if s.job_id == job_id} for job_id in ids}
-    for job in jobs:
-        _key_figures(job, by_job[job.job_id], named=len(jobs) > 1)
+    if len(jobs) == 1:
+        _key_figures(by_job[ids[0]])
+    else:
+        _key_table(jobs, by_job)
     panels = [
         Panel(chart_title(job), {m: by_job[job.job_id][m] for m in LOG_METRICS if m in by_job[job.job_id]})
         for job in jobs
@@ -54,20 +57,49 @@ def whole_model(jobs: Sequence[JobLine]) -> None:
     )
 
 
-def _key_figures(job: JobLine, summaries: dict[str, Summary], named: bool) -> None:
-    if named:
-        st.markdown(f"**{markdown_text(chart_title(job))}**")
+def _key_figures(summaries: Mapping[str, Summary]) -> None:
+    figures = _figures(summaries)
+    helps = {
+        "Median D_a": "largest over median attention weight of a query",
+        "Median D_c": "largest over median absolute advantage of a query",
+        "D_a over D_c": "ratio of the two medians",
+        "Queries with D_a > D_c": "share of all rows",
+        "Rows": "layer, head and query triples that were measured",
+    }
+    for column, (name, value) in zip(st.columns(len(figures)), figures.items(), strict=True):
+        column.metric(markdown_text(name), value, help=helps[name])
+
+
+def _key_table(jobs: Sequence[JobLine], by_job: Mapping[int, Mapping[str, Summary]]) -> None:
+    st.dataframe(
+        pd.DataFrame([{"Job": chart_title(job)} | _figures(by_job[job.job_id]) for job in jobs]),
+        hide_index=True,
+        key="key_figures",
+        column_config={"Job": st.column_config.TextColumn(width="large")}
+        | {
+            name: st.column_config.TextColumn(alignment="right")
+            for name in ("Median D_a", "Median D_c", "D_a over D_c", "Queries with D_a > D_c", "Rows")
+        },
+    )
+
+
+def _figures(summaries: Mapping[str, Summary]) -> dict[str, str]:
     d_a, d_c, share = (summaries.get(metric) for metric in METRICS)
     medians = (d_a.median if d_a else None, d_c.median if d_c else None)
-    ratio = medians[0] - medians[1] if medians[0] is not None and medians[1] is not None else None
-    columns = st.columns(5)
-    columns[0].metric("Median D\\_a", power_of_ten(medians[0]), help="largest over median attention weight of a query")
-    columns[1].metric(
-        "Median D\\_c", power_of_ten(medians[1]), help="largest over median absolute advantage of a query"
-    )
-    columns[2].metric("D\\_a over D\\_c", power_of_ten(ratio), help="ratio of the two medians")
-    columns[3].metric("Queries with D\\_a > D\\_c", percent(share.mean if share else None))
-    columns[4].metric("Rows", count(d_a.n if d_a else None), help="layer, head and query triples that were measured")
+    return {
+        "Median D_a": power_of_ten(medians[0]),
+        "Median D_c": power_of_ten(medians[1]),
+        "D_a over D_c": power_of_ten(ratio(*medians)),
+        "Queries with D_a > D_c": percent(share.mean if share else None),
+        "Rows": count(d_a.n if d_a else None),
+    }
+
+
+def ratio(log10_d_a: float | None, log10_d_c: float | None) -> float | None:
+    """log10 of D_a / D_c; None where one is missing or both are infinite."""
+    if log10_d_a is None or log10_d_c is None or (math.isinf(log10_d_a) and math.isinf(log10_d_c)):
+        return None
+    return log10_d_a - log10_d_c
 
 
 def _left_out(summaries: Sequence[Summary]) -> str:
@@ -117,7 +149,7 @@ def by_head(jobs: Sequence[JobLine], statistic_name: str) -> tuple[int, int]:
 def head_value(row: HeadStatistics, statistic: str) -> float | None:
     """The cell's value; the difference of the logarithms is the logarithm of the ratio of medians."""
     if statistic == "difference":
-        return row.log10_d_a - row.log10_d_c if row.log10_d_a is not None and row.log10_d_c is not None else None
+        return ratio(row.log10_d_a, row.log10_d_c)
     return {"d_a": row.log10_d_a, "d_c": row.log10_d_c, "share": row.share}[statistic]
 
 
@@ -184,14 +216,13 @@ def _layer_table(jobs: Sequence[JobLine], found: Sequence[Summary]) -> pd.DataFr
         mine = {(s.layer, s.metric): s for s in found if s.job_id == job.job_id}
         for layer in sorted({layer for layer, _ in mine if layer is not None}):
             d_a, d_c, share = (mine.get((layer, metric)) for metric in METRICS)
-            both = d_a and d_c and d_a.median is not None and d_c.median is not None
             rows.append(
                 ({"Job": job.job_id} if len(jobs) > 1 else {})
                 | {
                     "Layer": layer,
                     "Median D_a": power_of_ten(d_a.median) if d_a else NOTHING,
                     "Median D_c": power_of_ten(d_c.median) if d_c else NOTHING,
-                    "D_a over D_c": power_of_ten(d_a.median - d_c.median) if both else NOTHING,
+                    "D_a over D_c": power_of_ten(ratio(d_a.median, d_c.median)) if d_a and d_c else NOTHING,
                     "D_a > D_c": percent(share.mean) if share else NOTHING,
                     "Rows": d_a.n if d_a else 0,
                 }

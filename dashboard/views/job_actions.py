@@ -9,6 +9,7 @@ import streamlit as st
 
 from dashboard.problems import show
 from dashboard.queries import Job
+from services.client import Keyhole
 from services.contracts.errors import KeyholeError
 from services.contracts.states import JobState
 
@@ -37,20 +38,20 @@ def _action(job_id: int, label: str, verb: str, icon: str) -> None:
             key="api_token",
             persist_state="session",
             autocomplete="off",
-            help="Scope submit. `keyhole token create NAME` makes one. It is kept until you close this tab.",
+            help="Scope submit; `keyhole token create` makes one. It is kept until this tab is closed.",
         )
-        if st.button(f"{label} job {job_id}", type="primary", disabled=not token, key=f"do_{verb}"):
-            _call(api_url, token or "", verb, job_id)
+        given = (token or "").strip()  # never an empty one: the client would look for the machine's own
+        if st.button(f"{label} job {job_id}", type="primary", disabled=not given, key=f"do_{verb}") and given:
+            _call(api_url, given, verb, job_id)
 
 
 def _call(api_url: str, token: str, verb: str, job_id: int) -> None:
-    from services.client import Keyhole
-
     try:
-        with Keyhole(url=api_url, token=token.strip()) as client:
-            client.cancel(job_id) if verb == "cancel" else client.retry(job_id)
+        with Keyhole(url=api_url, token=token) as client:
+            job = client.job(job_id)
+            job.cancel() if verb == "cancel" else job.retry()
     except KeyholeError as error:
         show(error)
     else:
-        st.toast(f"Job {job_id}: {'cancelling' if verb == 'cancel' else 'queued again'}.")
+        st.toast(f"Job {job_id} is {job.state}.")
         st.rerun()
