@@ -10,9 +10,8 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from services.cli import output
 from services.cli.exit_codes import ExitCode
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import settings
@@ -21,15 +20,13 @@ from services.local.checkup import examine
 from services.local.foreground import stay
 from services.local.stack import LocalStack
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-
 
 def up(
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once everything answers.")] = False,
-    as_json: AsJson = False,
+    as_json: output.Json = False,
 ) -> None:
     """Start PostgreSQL, Valkey, API, worker and dashboard on this machine, or what of them is not running."""
-    stack = LocalStack(settings(), _say)
+    stack = LocalStack(settings(), output.message)
     started = stack.up()
     addresses = stack.addresses()
     report = {
@@ -39,51 +36,48 @@ def up(
         "started": started,
     }
     if as_json:
-        _print_json(report)
+        output.as_json(report)
     else:
-        typer.echo(f"Keyhole {'is up' if started else 'was already up'} in {stack.home}")
-        typer.echo(f"  dashboard  {addresses.dashboard_url}")
-        typer.echo(f"  API        {addresses.api_url}/docs")
+        output.data(f"Keyhole {'is up' if started else 'was already up'} in {stack.home}")
+        output.data(f"  dashboard  {addresses.dashboard_url}")
+        output.data(f"  API        {addresses.api_url}/docs")
     if detach or not started:
         if not as_json:
-            typer.echo("Stop it with: keyhole down")
+            output.data("Stop it with: keyhole down")
         return
     if not as_json:
-        typer.echo("Ctrl-C stops it; `keyhole up --detach` leaves it running.")
+        output.data("Ctrl-C stops it; `keyhole up --detach` leaves it running.")
     sys.stdout.flush()
-    stay(stack, _say)
+    stay(stack, output.message)
 
 
-def down(as_json: AsJson = False) -> None:
+def down(as_json: output.Json = False) -> None:
     """Stop what `keyhole up` started: the worker first, whose shards go back; data stay."""
-    stopped = LocalStack(settings(), _say).down()
+    stopped = LocalStack(settings(), output.message).down()
     if as_json:
-        _print_json({"stopped": stopped})
+        output.as_json({"stopped": stopped})
     else:
-        typer.echo(f"Stopped {', '.join(stopped)}." if stopped else "Nothing was running.")
+        output.data(f"Stopped {', '.join(stopped)}." if stopped else "Nothing was running.")
 
 
-def status(as_json: AsJson = False) -> None:
+def status(as_json: output.Json = False) -> None:
     """Show each service of the embedded stack, and whether it answers; exit code 5 unless all do."""
-    stack = LocalStack(settings(), _say)
+    stack = LocalStack(settings(), output.message)
     states = stack.status()
     if as_json:
         _print_json([state.__dict__ for state in states])
     else:
-        table = Table(box=None, pad_edge=False)
-        for heading in ("service", "state", "pid", "address"):
-            table.add_column(heading, overflow="fold")
-        for state in states:
-            word = "not running" if state.pid is None else "answers" if state.answers else "does not answer"
-            table.add_row(state.name, word, str(state.pid or ""), state.address)
-        Console().print(table)
+        output.table(
+            ("service", "state", "pid", "address"),
+            [(state.name, state.word, state.pid or "", state.address) for state in states],
+        )
         if any(state.pid is None for state in states):
-            _say("start what is missing with: keyhole up")
+            output.message("start what is missing with: keyhole up")
     if not all(state.answers and state.pid for state in states):
         raise typer.Exit(ExitCode.UNREACHABLE)
 
 
-def doctor(as_json: AsJson = False) -> None:
+def doctor(as_json: output.Json = False) -> None:
     """Check this machine and the running stack, with the next step for whatever is wrong."""
     findings = []
     for finding in examine(settings()):
@@ -92,7 +86,7 @@ def doctor(as_json: AsJson = False) -> None:
             typer.secho(f"{finding.state:<4}", nl=False, fg={"ok": "green", "warn": "yellow"}.get(finding.state, "red"))
             typer.echo(f" {finding.check}: {finding.message}")
             if finding.next_step:
-                typer.echo(f"     {finding.next_step}")
+                output.data(f"     {finding.next_step}")
     if as_json:
         _print_json([finding.__dict__ for finding in findings])
     if any(finding.state == "fail" for finding in findings):
@@ -101,7 +95,7 @@ def doctor(as_json: AsJson = False) -> None:
 
 def psql(
     open_it: Annotated[bool, typer.Option("--open", help="Run psql instead of printing how to.")] = False,
-    as_json: AsJson = False,
+    as_json: output.Json = False,
 ) -> None:
     """Print how to connect as the read-only role `analyst`, or open psql as that role."""
     access = analyst_access(settings())
@@ -117,15 +111,11 @@ def psql(
             program, ["psql", access.connection], dict(os.environ) | {"PGPASSFILE": str(access.password_file)}
         )
     if as_json:
-        _print_json({"url": access.url, "connection": access.connection, "password_file": str(access.password_file)})
+        output.as_json({"url": access.url, "connection": access.connection, "password_file": str(access.password_file)})
         return
-    typer.echo(f"PGPASSFILE={access.password_file} {program or 'psql'} '{access.connection}'")
-    typer.echo(access.url)
+    output.data(f"PGPASSFILE={access.password_file} {program or 'psql'} '{access.connection}'")
+    output.data(access.url)
 
 
 def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2))
-
-
-def _say(text: str) -> None:
-    typer.echo(text, err=True)
+    output.data(json.dumps(value, indent=2))

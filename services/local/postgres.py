@@ -24,6 +24,7 @@ from services.local.account import Account, postgres_account
 from services.local.binaries import postgres_bin
 from services.local.database_owner import DATABASE, OWNER
 from services.local.passwords import password, write_private
+from services.local.processes import still_running
 from services.local.sockets import socket_folder
 
 SUPERUSER = "postgres"
@@ -242,7 +243,7 @@ class EmbeddedPostgres:
         for process in orphans:
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGQUIT)  # what the server itself sends them when it crashes
-        _, alive = psutil.wait_procs(orphans, timeout=10)
+        alive = still_running(orphans, 10)
         if alive:
             pids = ", ".join(str(process.pid) for process in alive)
             raise KeyholeError(

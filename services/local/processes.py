@@ -41,13 +41,13 @@ class ChildProcess:
         with contextlib.suppress(psutil.NoSuchProcess):
             descendants = process.children(recursive=True)  # psutil tells these too apart from recycled pids
             process.terminate()
-        _, alive = psutil.wait_procs([process], timeout=grace_s)
-        left = [child for child in [*alive, *descendants] if child.is_running()]
+        late = still_running([process], grace_s)
+        left = still_running([*late, *descendants], 0)
         for child in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
-        psutil.wait_procs(left, timeout=10)
-        return not alive
+        still_running(left, 10)
+        return not late
 
 
 def start(
@@ -74,6 +74,27 @@ def start(
     except psutil.NoSuchProcess:  # it ended at once; its log says why
         started_at = time.time()
     return ChildProcess(process.pid, started_at)
+
+
+def still_running(watched: Sequence[psutil.Process], limit_s: float) -> list[psutil.Process]:
+    """Those of ``watched`` that have not ended after ``limit_s``.
+
+    A zombie has ended: in a container the init process may reap it seconds later, or never, and psutil's own wait
+    would wait for that.
+    """
+    deadline = time.monotonic() + limit_s
+    while True:
+        watched = [process for process in watched if not _ended(process)]
+        if not watched or time.monotonic() >= deadline:
+            return list(watched)
+        time.sleep(0.02)
+
+
+def _ended(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return True
 
 
 # Kept so that an ended child of a foreground `up` is reaped by Popen and not left as a zombie without an owner.

@@ -38,6 +38,10 @@ class ServiceState:
     address: str
     log: str
 
+    @property
+    def word(self) -> str:
+        return "not running" if self.pid is None else "answers" if self.answers else "does not answer"
+
 
 class LocalStack:
     def __init__(self, settings: Settings, say: Callable[[str], None]) -> None:

@@ -28,6 +28,7 @@ class EmbeddedValkey:
 
     @property
     def socket(self) -> Path:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return socket_folder(self.folder / "run", SOCKET_NAME, os.geteuid()) / SOCKET_NAME
 
     @property
@@ -40,7 +41,6 @@ class EmbeddedValkey:
 
     def start(self) -> ChildProcess:
         """Start the server and return once it answers; raises KeyholeError with the end of its log."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.socket.unlink(
             missing_ok=True
         )  # of a server that was killed: this one is not running, or we would not start
