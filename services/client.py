@@ -13,6 +13,7 @@ KeyholeError            what the API refused, with code, message and hint
 import uuid
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
@@ -165,12 +166,20 @@ class Keyhole:
     def sql(self, query: str, *, limit: int | None = None, arrow: Literal[True]) -> "pyarrow.Table": ...
     def sql(self, query: str, *, limit: int | None = None, arrow: bool = False) -> "pandas.DataFrame | pyarrow.Table":
         """The answer to one SQL statement, run as the read-only role; warns when the row limit cut it."""
-        body = {"sql": query, "limit": limit}
-        with self._connection.stream("POST", "/v1/sql", params={"format": "arrow"}, json=body) as response:
-            table = client_tables.read_all(response)
-            if response.headers.get("X-Keyhole-Truncated") == "true":
+        with self.sql_stream(query, "arrow", limit=limit) as answer:
+            table = client_tables.read_all(answer)
+            if answer.truncated:
                 warnings.warn(f"The row limit cut the answer after {table.num_rows} rows.", stacklevel=2)
         return table if arrow else table.to_pandas()
+
+    @contextmanager
+    def sql_stream(
+        self, query: str, format: Literal["json", "csv", "arrow", "parquet"], *, limit: int | None = None
+    ) -> Iterator[client_tables.Body]:
+        """The same answer as a file of bytes in one of the formats; ``truncated`` tells whether a limit cut it."""
+        body = {"sql": query, "limit": limit}
+        with self._connection.stream("POST", "/v1/sql", params={"format": format}, json=body) as response:
+            yield client_tables.Body(response)
 
     def tokens(self) -> list[TokenView]:
         return [TokenView.model_validate(item) for item in self._connection.request("GET", "/v1/tokens").json()]
@@ -276,8 +285,8 @@ class Job:
     ) -> "pandas.DataFrame | pyarrow.Table":
         """The rows of one table that the job measured: all, or some columns, of one layer or head if asked."""
         name = table or self.tables()[0]
-        with client_tables.opened(self._connection, self.id, name, columns=columns, layer=layer, head=head) as response:
-            found = client_tables.read_all(response)
+        with client_tables.opened(self._connection, self.id, name, columns=columns, layer=layer, head=head) as body:
+            found = client_tables.read_all(body)
         return found if arrow else found.to_pandas()
 
     def tables(self) -> list[str]:

@@ -46,8 +46,8 @@ def export(connection: Connection, job: "Job", folder: Path) -> Path:
     (folder / MANIFEST).unlink(missing_ok=True)  # an older one must not vouch for files half replaced
     files: list[dict[str, Any]] = []
     for table in job.tables():
-        with client_tables.opened(connection, job.id, table) as response:
-            batches = client_tables.reader(response)
+        with client_tables.opened(connection, job.id, table) as body:
+            batches = client_tables.reader(body)
             files.append(_write(folder, table, batches.schema, batches))
     stored = job.detail.progress.rows
     arrived = sum(file["rows"] for file in files)
@@ -65,6 +65,10 @@ def export(connection: Connection, job: "Job", folder: Path) -> Path:
     path = folder / MANIFEST
     path.write_text(json.dumps(manifest, indent=2) + "\n")
     return path
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text())
 
 
 def _write(folder: Path, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 from services.api import documentation, log, problems
 from services.api.database import open_pool_of
 from services.api.request_context import RequestContext
-from services.api.routes import events, health, jobs, kinds, metrics, results, tokens
+from services.api.routes import events, health, jobs, kinds, metrics, results, sql, tokens
 from services.contracts.settings import Settings
 from services.contracts.settings import settings as environment_settings
 
@@ -47,6 +47,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.settings = chosen
     problems.install(app)
     app.add_middleware(RequestContext)
-    for module in (jobs, events, results, kinds, tokens, health, metrics, documentation):
+    for module in (jobs, events, results, kinds, sql, tokens, health, metrics, documentation):
         app.include_router(module.router)
     return app

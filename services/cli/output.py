@@ -1,0 +1,112 @@
+"""What commands print: JSON, or text made for reading. Colours only on a terminal, and not under NO_COLOR."""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from pydantic import BaseModel
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+_COLOURS = {
+    "succeeded": typer.colors.GREEN,
+    "failed": typer.colors.RED,
+    "cancelled": typer.colors.YELLOW,
+    "cancelling": typer.colors.YELLOW,
+    "running": typer.colors.CYAN,
+}
+
+
+def data(text: str = "") -> None:
+    print(text)
+
+
+def message(text: str) -> None:
+    """Something about the data, not the data."""
+    print(text, file=sys.stderr)
+
+
+def as_json(value: BaseModel | Iterable[BaseModel] | Mapping[str, Any]) -> None:
+    if isinstance(value, BaseModel):
+        plain: Any = value.model_dump(mode="json")
+    elif isinstance(value, Mapping):
+        plain = value
+    else:
+        plain = [item.model_dump(mode="json") for item in value]
+    data(json.dumps(plain, indent=2, ensure_ascii=False))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Aligned columns; numbers to the right."""
+    texts = [[_text(cell) for cell in row] for row in rows]
+    numeric = [bool(texts) and all(_is_number(row[at]) or row[at] == "" for row in texts) for at in range(len(columns))]
+    widths = [max([len(name), *(len(row[at]) for row in texts)]) for at, name in enumerate(columns)]
+
+    def line(cells: Sequence[str]) -> str:
+        aligned = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(cells, widths, numeric, strict=True)
+        ]
+        return "  ".join(_coloured(cell) for cell in aligned).rstrip()
+
+    data(line([name.upper() for name in columns]))
+    for row in texts:
+        data(line(row))
+
+
+def fields(pairs: Iterable[tuple[str, Any]]) -> None:
+    """One ``name  value`` a line, without those that are None."""
+    present = [(name, _text(value)) for name, value in pairs if value is not None]
+    width = max((len(name) for name, _ in present), default=0)
+    for name, value in present:
+        data(f"{name.ljust(width)}  {_coloured(value)}")
+
+
+def duration(seconds: float | None) -> str | None:
+    """``3.2 s``, ``4 min 05 s``, ``2 h 03 min``."""
+    if seconds is None:
+        return None
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def when(moment: datetime | None) -> str | None:
+    """Local time to the second."""
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S") if moment else None
+
+
+def ago(moment: datetime) -> str:
+    seconds = max(0.0, (datetime.now(UTC) - moment).total_seconds())
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit} ago"
+    return f"{int(seconds)} s ago"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value).replace("\n", " ")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _coloured(text: str) -> str:
+    colour = _COLOURS.get(text.strip())
+    if colour is None or os.environ.get("NO_COLOR") or not sys.stdout.isatty():
+        return text
+    return typer.style(text, fg=colour)

@@ -1,0 +1,49 @@
+"""Wait for a job on the command line: bar on stderr, the result on stdout, the exit code of how it ended."""
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from services.cli import output
+from services.cli.exit_codes import ExitCode
+from services.contracts.jobs import JobDetail
+from services.contracts.states import JobState
+
+if TYPE_CHECKING:
+    from services.client import Job
+
+_CODES = {JobState.FAILED: ExitCode.JOB_FAILED, JobState.CANCELLED: ExitCode.JOB_CANCELLED}
+
+
+def wait(job: "Job", *, json: bool) -> None:
+    """Wait for the job's end and tell of it. Ctrl-C stops the waiting, not the job."""
+    from services.client import JobCancelled, JobFailed
+
+    try:
+        job.wait()
+    except (JobFailed, JobCancelled):
+        pass  # told below, from the job itself
+    except KeyboardInterrupt:
+        output.message(
+            f"\nStopped waiting; job {job.id} goes on. "
+            f"Follow it: keyhole logs {job.id} --follow   Cancel it: keyhole cancel {job.id}"
+        )
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    if json:
+        output.as_json(job.detail)
+    else:
+        output.data(ending(job.detail, reused=job.reused))
+    raise typer.Exit(_CODES.get(job.state, ExitCode.OK))
+
+
+def ending(job: JobDetail, *, reused: bool = False) -> str:
+    """How a job ended, in a few lines."""
+    if job.state is JobState.SUCCEEDED:
+        took = output.duration(job.duration_s)
+        if reused:
+            return f"Job {job.id} had succeeded already ({job.progress.rows:,} rows); --force computes it again."
+        return f"Job {job.id} succeeded: {job.progress.rows:,} rows in {took}."
+    if job.error is None:
+        return f"Job {job.id} is {job.state}."
+    hint = f"\n{job.error.hint}" if job.error.hint else ""
+    return f"Job {job.id} {job.state}: {job.error.message} ({job.error.code}){hint}\nTraceback: keyhole job {job.id}"
