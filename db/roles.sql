@@ -13,6 +13,8 @@ GRANT SELECT ON ALL TABLES IN SCHEMA analysis TO analyst;
 GRANT analyst TO {owner} WITH INHERIT TRUE, SET FALSE;
 
 ALTER ROLE analyst LOGIN NOINHERIT CONNECTION LIMIT 20;
+-- A role may change its own settings and password; every upgrade puts them back.
+ALTER ROLE analyst RESET ALL;
 ALTER ROLE analyst SET default_transaction_read_only = on;
 ALTER ROLE analyst SET statement_timeout = '30s';
 ALTER ROLE analyst SET idle_in_transaction_session_timeout = '60s';
