@@ -13,7 +13,7 @@ from psycopg import Connection, sql
 from db import partitions
 from services.contracts.tables import Column, ColumnType, ResultTable
 
-_WIRE: dict[ColumnType, str] = {
+WIRE: dict[ColumnType, str] = {
     "int2": ">i2",
     "int4": ">i4",
     "int8": ">i8",
@@ -61,11 +61,11 @@ def _template(table: ResultTable, rows: int) -> np.ndarray:
     """An array of wire rows with everything in place but the values."""
     fields: list[tuple[str, str]] = [(" fields", ">i2")]
     for column in table.columns:
-        fields += [(f" {column.name}", ">i4"), (column.name, _WIRE[column.type])]
+        fields += [(f" {column.name}", ">i4"), (column.name, WIRE[column.type])]
     buffer = np.zeros(rows, dtype=np.dtype(fields))
     buffer[" fields"] = len(table.columns)
     for column in table.columns:
-        buffer[f" {column.name}"] = np.dtype(_WIRE[column.type]).itemsize
+        buffer[f" {column.name}"] = np.dtype(WIRE[column.type]).itemsize
     return buffer
 
 
@@ -85,7 +85,7 @@ def _checked_length(table: ResultTable, columns: Mapping[str, np.ndarray]) -> in
 
 
 def _refuse_misfit(table: str, column: Column, values: np.ndarray) -> None:
-    wire = np.dtype(_WIRE[column.type])
+    wire = np.dtype(WIRE[column.type])
     if wire.kind == values.dtype.kind and np.can_cast(values.dtype, wire, "safe"):
         return
     if wire.kind == "i" and values.dtype.kind in "iu":

@@ -34,14 +34,20 @@ def create(conn: Connection, table: str, job_id: int) -> None:
         conn.execute(sql.SQL("ALTER TABLE {parent} ATTACH PARTITION {own} FOR VALUES IN ({job})").format(**names))
 
 
-def storage(conn: Connection, table: str, job_id: int) -> sql.Identifier:
-    """The partition that holds the job's rows, its own or a common one."""
+def found(conn: Connection, table: str, job_id: int) -> sql.Identifier | None:
+    """The partition that holds the job's rows, its own or a common one; None before the first, and after the last."""
     name = _holding(conn, table, job_id)
-    if name is None:
+    return None if name is None else sql.Identifier(SCHEMA, name)
+
+
+def storage(conn: Connection, table: str, job_id: int) -> sql.Identifier:
+    """As ``found``, but raises KeyholeError (not_found) where there is none."""
+    relation = found(conn, table, job_id)
+    if relation is None:
         raise KeyholeError(
             ErrorCode.NOT_FOUND, f"Job {job_id} has no storage in {table}.", "It was deleted, or has not started."
         )
-    return sql.Identifier(SCHEMA, name)
+    return relation
 
 
 def finish(conn: Connection, table: str, job_id: int) -> None:
