@@ -110,7 +110,7 @@ class Cluster:
         migrate.upgrade(self.database_url, analyst_password=analyst_password)
         migrate.harden(self.postgres.superuser_url())
         with psycopg.connect(self.database_url) as conn:
-            self.token = api_tokens.create(conn, "tests", Scope.ADMIN).secret
+            _, self.token = api_tokens.create(conn, "tests", Scope.ADMIN)
         self.environment = os.environ | {
             "KEYHOLE_HOME": str(self.home),
             "KEYHOLE_DATABASE_URL": self.database_url,
