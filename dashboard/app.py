@@ -1,8 +1,13 @@
 """The dashboard: ``streamlit run dashboard/app.py`` with KEYHOLE_ANALYST_URL and KEYHOLE_API_URL set."""
 
+from pathlib import Path
+
 import streamlit as st
 
 from dashboard.pages import all_pages
 
-st.set_page_config(page_title="Keyhole", page_icon=":material/key_vertical:", layout="wide")
+ICON = str(Path(__file__).with_name("icon.svg"))
+
+st.set_page_config(page_title="Keyhole", page_icon=ICON, layout="wide")
+st.logo(ICON)
 st.navigation(all_pages(), position="top").run()

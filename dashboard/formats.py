@@ -14,6 +14,12 @@ def markdown_text(text: str) -> str:
     return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
 
 
+def markdown_words(text: str) -> str:
+    """As ``markdown_text``, but what stands between backticks is shown as code, as our own hints mean it."""
+    parts = re.split(r"(`[^`\n]+`)", " ".join(text.split()))
+    return "".join(part if index % 2 else _MARKDOWN.sub(r"\\\1", part) for index, part in enumerate(parts))
+
+
 def shortened(text: str, length: int = 60) -> str:
     """The text, its middle left out where it is longer: the ends of paths and names tell them apart."""
     if len(text) <= length:
@@ -70,16 +76,14 @@ def duration(seconds: float | None) -> str:
         if whole >= size:
             rest = whole % size // next_size
             return f"{whole // size} {unit}" + (f" {rest} {next_unit}" if rest else "")
-    return f"{seconds:.1f} s" if 0 < seconds < 10 else f"{whole} s"
+    return f"{round(seconds, 1):g} s" if 0 < seconds < 10 else f"{whole} s"
+
+
+def clock(time: datetime) -> str:
+    """Short, for large print: 30 Nov 09:51, in UTC."""
+    return time.astimezone(UTC).strftime("%d %b %H:%M")
 
 
 def moment(time: datetime | None) -> str:
     """UTC to the second, sortable."""
     return NOTHING if time is None else time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def ago(time: datetime | None, now: datetime) -> str:
-    if time is None:
-        return NOTHING
-    seconds = (now - time).total_seconds()
-    return "just now" if seconds < 5 else f"{duration(seconds).split(' ', 2)[0]} {duration(seconds).split(' ')[1]} ago"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from dashboard.formats import markdown_text
+from dashboard.formats import markdown_text, markdown_words
 from services.contracts.errors import ErrorCode, KeyholeError
 
 AGAIN_S = 5
@@ -24,7 +24,7 @@ def guarded(page: Callable[[], None]) -> None:
 
 
 def show(error: KeyholeError) -> None:
-    st.error(f"**{markdown_text(error.message)}**\n\n{markdown_text(error.hint)}", icon=":material/error:")
+    st.error(f"**{markdown_text(error.message)}**\n\n{markdown_words(error.hint)}", icon=":material/error:")
 
 
 @st.fragment(run_every=AGAIN_S)

@@ -32,7 +32,11 @@ class Summary:
     def bin_edges(self) -> list[float]:
         return [self.histogram_low + index * self.histogram_width for index in range(len(self.histogram) + 1)]
 
+    def finite_counts(self) -> list[int]:
+        """The histogram without the infinite values, which the database counts in the last bin (none is negative)."""
+        return [*self.histogram[:-1], self.histogram[-1] - self.n_infinite]
+
     def shares(self) -> list[float]:
-        """Share of the defined rows in each bin, in percent."""
+        """Share of the defined rows in each bin, in percent; the infinite ones are in no bin, but in the total."""
         total = self.n - self.n_undefined
-        return [100 * count / total if total else 0.0 for count in self.histogram]
+        return [100 * count / total if total else 0.0 for count in self.finite_counts()]

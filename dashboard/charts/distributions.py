@@ -45,6 +45,7 @@ def distributions(panels: Sequence[Panel], height_per_row: int = 150) -> go.Figu
         vertical_spacing=min(1 / max(1, rows - 1), 34 / height),
         subplot_titles=titles,
     )
+    figure.update_annotations(yshift=10)  # above the labels of the medians
     low, high = shared_range(panels)
     for index, panel in enumerate(panels):
         for offset, metric in enumerate(METRICS):
@@ -75,7 +76,7 @@ def _bars(metric: str, summary: Summary) -> go.Bar:
         name=NAMES[metric],
         customdata=[
             f"{power_of_ten(left)} to {power_of_ten(right)}<br>{number:,} rows"
-            for (left, right), number in zip(pairwise(edges), summary.histogram, strict=True)
+            for (left, right), number in zip(pairwise(edges), summary.finite_counts(), strict=True)
         ],
         hovertemplate="%{customdata} (%{y:.2f} %)<extra>%{fullData.name}</extra>",
     )

@@ -127,7 +127,12 @@ def _colour_axis(values: Sequence[float | None], statistic: Statistic) -> dict[s
         low, high = statistic.centre - reach, statistic.centre + reach
     elif high - low < 0.1:
         high = low + 0.1
-    bar: dict[str, object] = {"title": {"text": statistic.label, "side": "right"}, "thickness": 12, "outlinewidth": 0}
+    bar: dict[str, object] = {
+        "title": {"text": statistic.label, "side": "right"},
+        "thickness": 12,
+        "len": 1.0,
+        "outlinewidth": 0,
+    }
     if statistic.logarithmic:
         steps = [step for step in range(-30, 60) if low <= step <= high]
         if len(steps) >= 2:

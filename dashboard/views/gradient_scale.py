@@ -23,8 +23,8 @@ COMMAND = f"keyhole submit {KIND} --model builtin:smollm2-135m-instruct --datase
 def page() -> None:
     st.title("Gradient scale")
     st.markdown(
-        "Within one query, how far does the largest value lie above the median one? **D_a** asks it of the attention "
-        "weights, **D_c** of the absolute advantages (equation 14)."
+        "How far does the largest value of a query lie above its median? **D\\_a** asks it of the attention weights, "
+        "**D\\_c** of the absolute advantages."
     )
     with reading() as conn:
         finished = queries.finished_jobs(conn, KIND)

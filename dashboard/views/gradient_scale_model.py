@@ -107,7 +107,7 @@ def _left_out(summaries: Sequence[Summary]) -> str:
     undefined = sum(s.n_undefined for s in summaries if s.metric in LOG_METRICS)
     notes = []
     if infinite:
-        notes.append(f"{count(infinite)} values are infinite (the median is 0) and stand in the last bin")
+        notes.append(f"{count(infinite)} are infinite (the median is 0) and lie beyond the axis")
     if undefined:
         notes.append(f"{count(undefined)} are undefined (every advantage is 0) and are left out")
     return f" Of all values, {' and '.join(notes)}." if notes else ""

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 import pandas as pd
 import streamlit as st
 
 from dashboard import queries
 from dashboard.connection import reading
-from dashboard.formats import NOTHING, count, duration, markdown_text, moment
+from dashboard.formats import NOTHING, clock, count, duration, markdown_text, markdown_words, moment, shortened
 from dashboard.pages import JOBS, RESULTS
 from dashboard.problems import show
 from dashboard.queries import Attempt, Event, Job
@@ -16,6 +17,7 @@ from dashboard.tables import nested, table
 from dashboard.views.job_actions import actions
 from dashboard.views.job_list import RENEW_S, STATE_COLOURS
 from services.contracts.errors import KeyholeError
+from services.contracts.kinds import KINDS
 from services.contracts.states import TERMINAL_STATES, JobState
 
 PHASES = ("queued", "loading model", "reading data", "measuring", "summarizing")
@@ -29,15 +31,14 @@ def job_detail(job_id: int) -> None:
         st.title(f"Job {job_id}")
         st.warning(f"There is no job {job_id}. It may have been deleted.", icon=":material/search_off:")
         return
-    st.title(f"Job {job.job_id}" + (f" · {markdown_text(job.label)}" if job.label else ""))
+    st.title(f"Job {job.job_id}")
+    if job.label:
+        st.markdown(f"**{markdown_text(job.label)}**")
+    st.text(f"{job.kind} of {shortened(job.model, 90)} over {shortened(job.dataset, 60)}")
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-        if job.state == JobState.SUCCEEDED and job.kind in RESULTS:
-            st.page_link(
-                RESULTS[job.kind],
-                label="**Open the result**",
-                query_params={"jobs": str(job_id)},
-                icon=":material/insights:",
-            )
+        has_result = job.state == JobState.SUCCEEDED and job.kind in RESULTS
+        if has_result and st.button("Open the result", type="primary", icon=":material/insights:"):
+            st.switch_page(RESULTS[job.kind], query_params={"jobs": str(job_id)})
         actions(job)
     open_still = JobState(job.state) not in TERMINAL_STATES
     st.fragment(_live, run_every=RENEW_S if open_still else None)(job_id, job.state)
@@ -68,7 +69,7 @@ def _live(job_id: int, state_before: str) -> None:
                 ("model identity", job.model_identity),
                 ("data set", job.dataset),
                 ("data set identity", job.dataset_identity),
-                *nested(job.parameters),
+                *nested(in_order(job)),
                 ("priority", job.priority),
                 ("time limit", duration(job.time_limit_s)),
             ],
@@ -83,6 +84,14 @@ def _live(job_id: int, state_before: str) -> None:
         _attempts(attempts, job)
     with history:
         _history(events)
+
+
+def in_order(job: Job) -> dict[str, Any]:
+    """The parameters in the order of their contract: the database keeps JSON objects in an order of its own."""
+    kind = KINDS.get(job.kind)
+    names = list(kind.parameters.model_fields) if kind else []
+    known = {name: job.parameters[name] for name in names if name in job.parameters}
+    return known | job.parameters
 
 
 def _head(job: Job, events: Sequence[Event]) -> None:
@@ -141,8 +150,8 @@ def _error(job: Job) -> None:
     if not job.error_code:
         return
     st.error(
-        f"**{markdown_text(job.error_code)}**: {markdown_text(job.error_message or '')}"
-        + (f"\n\n{markdown_text(job.error_hint)}" if job.error_hint else ""),
+        f"**{markdown_text(job.error_code)}**: {markdown_words(job.error_message or '')}"
+        + (f"\n\n{markdown_words(job.error_hint)}" if job.error_hint else ""),
         icon=":material/error:",
     )
     if job.error_traceback:
@@ -159,7 +168,7 @@ def _numbers(job: Job, attempts: Sequence[Attempt]) -> None:
     numbers[3].metric(
         "Attempts", f"{len(attempts)}", help=f"the job fails after {job.max_attempts} that crashed or were lost"
     )
-    numbers[4].metric("Submitted", job.created_at.strftime("%H:%M"), help=moment(job.created_at))
+    numbers[4].metric("Submitted", clock(job.created_at), help=moment(job.created_at))
 
 
 def _attempts(attempts: Sequence[Attempt], job: Job) -> None:

@@ -1,0 +1,65 @@
+"""How numbers, times and user text are shown."""
+
+import math
+
+import pytest
+
+from dashboard import formats
+
+
+@pytest.mark.parametrize(
+    ("log10", "shown"),
+    [
+        (0.0, "1.0"),
+        (math.log10(4.63), "4.6"),
+        (math.log10(99.94), "99.9"),
+        (math.log10(312.4), "312"),
+        (math.log10(12_345.0), "12,300"),
+        (math.log10(3.14e7), "3.1 × 10⁷"),
+        (math.log10(9.99e7), "1.0 × 10⁸"),
+        (-1.0, "0.1"),
+        (-4.0, "1.0 × 10⁻⁴"),
+        (math.inf, "∞"),
+        (math.nan, "–"),
+        (None, "–"),
+    ],
+)
+def test_a_log10_value_reads_as_the_number_itself(log10: float | None, shown: str) -> None:
+    assert formats.power_of_ten(log10) == shown
+
+
+def test_a_share_is_never_rounded_to_all_or_none() -> None:
+    assert [formats.percent(share) for share in (0.0, 0.0004, 0.5, 0.9996, 1.0, None)] == [
+        "0.0 %",
+        "< 0.1 %",
+        "50.0 %",
+        "> 99.9 %",
+        "100.0 %",
+        "–",
+    ]
+
+
+def test_durations_have_at_most_two_units() -> None:
+    assert [formats.duration(s) for s in (0, 2.04, 59.7, 61, 3600, 7_380, 183_600)] == [
+        "0 s",
+        "2 s",
+        "1 min",
+        "1 min 1 s",
+        "1 h",
+        "2 h 3 min",
+        "2 d 3 h",
+    ]
+
+
+def test_long_text_keeps_both_ends() -> None:
+    text = "hf:ORG/" + "x" * 100 + "@abcdef"
+    assert formats.shortened(text, 21) == "hf:ORG/xxx…xxx@abcdef"
+    assert formats.shortened("short", 21) == "short"
+
+
+def test_markdown_in_user_text_is_escaped_and_code_in_our_hints_is_kept() -> None:
+    hostile = "*a* [b](http://c) <img src=x> :red[d] $e$ # f"
+    escaped = formats.markdown_text(hostile)
+    for sign in "*[]()<>:$#":
+        assert escaped.count(sign) == escaped.count("\\" + sign)
+    assert formats.markdown_words("Run `keyhole up` *now*") == r"Run `keyhole up` \*now\*"
