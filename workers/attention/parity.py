@@ -9,7 +9,7 @@ from services.contracts.errors import ErrorCode, KeyholeError
 from workers.attention import seam
 
 # Largest difference of a logit, in units of the largest logit, by the model's dtype. Measured between seam and eager
-# attention: up to 9e-7 in float32 and 2.8e-2 in bfloat16 on the test families. Float64 is no better than float32, because
+# attention: up to 9e-7 in float32 and 2.8e-2 in bfloat16 on the test families. Float64 is no better than float32, since
 # eager attention rounds its softmax to float32. A lost causal mask or a wrong scale moves logits by tenths.
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 6e-2}
 

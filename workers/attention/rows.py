@@ -105,6 +105,13 @@ def log_normalizers(inputs: AttentionInputs) -> Float[Tensor, "batch head positi
     for positions in query_blocks(range(length), inputs):
         hidden = hidden_keys(inputs, positions, positions[-1] + 1)
         normalizers[:, :, as_index(positions)] = scores(inputs, positions, hidden).logsumexp(-1)
-    if inputs.sinks is not None:
-        normalizers = torch.logaddexp(normalizers, inputs.sinks.to(dtype)[None, :, None])
-    return normalizers
+    return with_sinks(normalizers, inputs)
+
+
+def with_sinks(
+    normalizers: Float[Tensor, "batch head query"], inputs: AttentionInputs
+) -> Float[Tensor, "batch head query"]:
+    """Log of the softmax denominator from the log of its share by keys."""
+    if inputs.sinks is None:
+        return normalizers
+    return torch.logaddexp(normalizers, inputs.sinks.to(normalizers.dtype)[None, :, None])
