@@ -62,15 +62,12 @@ def table_batches(
     conn.isolation_level = IsolationLevel.REPEATABLE_READ
     try:
         with conn.transaction():
+            # Before the snapshot: merging cannot put another partition in this one's place between two batches.
+            conn.execute(sql.SQL("LOCK TABLE keyhole.{} IN ACCESS SHARE MODE").format(sql.Identifier(table.name)))
             relation = partitions.found(conn, table.name, job_id)
             if relation is None:
                 return
-            # Locked by this statement, so that merging cannot drop the partition between two batches.
-            size = conn.execute(
-                sql.SQL("SELECT pg_relation_size({}::regclass) / 8192, (SELECT count(*) FROM {} WHERE false)").format(
-                    sql.Literal(relation.as_string(conn)), relation
-                )
-            ).fetchone()
+            size = conn.execute("SELECT pg_relation_size(%s::regclass) / 8192", (relation.as_string(conn),)).fetchone()
             assert size is not None
             query = _query(relation, chosen, job_id, layer, head)
             with conn.cursor(binary=True) as cursor:

@@ -85,6 +85,9 @@ def _migrated(server: EmbeddedPostgres) -> Iterator[MigratedDatabase]:
     name = f"test_{secrets.token_hex(6)}"
     _create_database(server, name, template=TEMPLATE)
     try:
+        from db import migrate
+
+        migrate.upgrade(server.owner_url(name))  # rights on a database are not copied with its template
         yield MigratedDatabase(
             name,
             server.owner_url(name),

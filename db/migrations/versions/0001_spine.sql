@@ -232,3 +232,6 @@ CREATE TABLE keyhole.gradient_scale (
     log10_d_a  real NOT NULL,
     log10_d_c  real NOT NULL
 ) PARTITION BY LIST (job_id);
+
+-- Names of partitions that hold several jobs (see db/merging.py).
+CREATE SEQUENCE keyhole.partition_number AS bigint;
