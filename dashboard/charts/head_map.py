@@ -1,7 +1,9 @@
 """Layer by head heat maps of one statistic, one panel per job, all on one colour scale; cells can be clicked."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -70,11 +72,13 @@ def head_map(maps: Sequence[HeadMap], statistic: Statistic, selected: tuple[int,
         vertical_spacing=min(0.12, 60 / sum(60 + 20 * number for number in heads)) if len(maps) > 1 else 0,
         subplot_titles=[figure_text(each.title) for each in maps] if len(maps) > 1 else None,
     )
+    colour_axis = _colour_axis([cell.value for each in maps for cell in each.cells], statistic)
     for row, (each, head_count) in enumerate(zip(maps, heads, strict=True), start=1):
         layer_count = 1 + max((cell.layer for cell in each.cells), default=0)
         values: list[list[float | None]] = [[None] * layer_count for _ in range(head_count)]
         for cell in each.cells:
-            values[cell.head][cell.layer] = cell.value
+            infinite = cell.value is not None and math.isinf(cell.value)
+            values[cell.head][cell.layer] = colour_axis["cmax"] if infinite else cell.value
         figure.add_trace(go.Heatmap(z=values, coloraxis="coloraxis", xgap=1, ygap=1, hoverinfo="skip"), row=row, col=1)
         figure.add_trace(_targets(each.cells, statistic), row=row, col=1)
         if selected and selected[0] < layer_count and selected[1] < head_count:
@@ -97,7 +101,6 @@ def head_map(maps: Sequence[HeadMap], statistic: Statistic, selected: tuple[int,
     figure.update_xaxes(showgrid=False, zeroline=False)
     figure.update_yaxes(showgrid=False, zeroline=False)
     height = 60 + sum(40 + max(110, 24 * number) for number in heads)
-    colour_axis = _colour_axis([cell.value for each in maps for cell in each.cells], statistic)
     return lay_out(figure, height=height, coloraxis=colour_axis, clickmode="event+select", showlegend=False)
 
 
@@ -119,7 +122,7 @@ def _targets(cells: Sequence[Cell], statistic: Statistic) -> go.Scatter:
     )
 
 
-def _colour_axis(values: Sequence[float | None], statistic: Statistic) -> dict[str, object]:
+def _colour_axis(values: Sequence[float | None], statistic: Statistic) -> dict[str, Any]:
     known = finite(values) or [0.0, 1.0]
     low, high = min(known), max(known)
     if statistic.centre is not None:
@@ -127,7 +130,7 @@ def _colour_axis(values: Sequence[float | None], statistic: Statistic) -> dict[s
         low, high = statistic.centre - reach, statistic.centre + reach
     elif high - low < 0.1:
         high = low + 0.1
-    bar: dict[str, object] = {
+    bar: dict[str, Any] = {
         "title": {"text": statistic.label, "side": "right"},
         "thickness": 12,
         "len": 1.0,

@@ -1,5 +1,7 @@
 """What stands in the layer by head map."""
 
+import math
+
 import pytest
 
 from dashboard.charts.head_map import STATISTICS, Cell, HeadMap, head_map
@@ -40,6 +42,14 @@ def test_heads_without_a_value_stay_empty() -> None:
     figure = head_map([HeadMap("job", [Cell(1, 0, 0, 1.0), Cell(1, 1, 0, None)])], STATISTICS["d_a"])
     assert figure.data[0].z == ([1.0, None],)
     assert "–" in figure.data[1].text[1]
+
+
+def test_an_infinite_value_has_the_last_colour_and_does_not_widen_the_scale() -> None:
+    cells = [Cell(1, 0, 0, 1.0), Cell(1, 1, 0, 4.0), Cell(1, 2, 0, math.inf)]
+    figure = head_map([HeadMap("job", cells)], STATISTICS["d_a"])
+    assert figure.data[0].z == ([1.0, 4.0, 4.0],)
+    assert figure.layout.coloraxis.cmax == 4.0
+    assert "∞" in figure.data[1].text[2]
 
 
 def test_the_selected_head_is_framed_where_it_exists() -> None:

@@ -1,0 +1,186 @@
+"""Every page run against a real database, as a viewer would see it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from dashboard.pages import RESULTS
+from services.contracts.kinds import KINDS
+from tests.conftest import MigratedDatabase
+from tests.integration.dashboard import samples
+
+APP = Path(__file__).resolve().parents[3] / "dashboard" / "app.py"
+HOSTILE = "*bold* [link](http://x) <script>alert(1)</script> :red[r] $m$"
+Open = Callable[..., AppTest]
+
+
+@pytest.fixture
+def owner(database: MigratedDatabase) -> Iterator[psycopg.Connection]:
+    with database.connect() as conn:
+        yield conn
+
+
+@pytest.fixture
+def open_page(database: MigratedDatabase, monkeypatch: pytest.MonkeyPatch) -> Open:
+    """Opens a page at an address, and fails on a traceback in it."""
+    monkeypatch.setenv("KEYHOLE_ANALYST_URL", database.analyst_url)
+    monkeypatch.setenv("KEYHOLE_API_URL", "http://127.0.0.1:9")
+
+    def opened(page: str = "views/jobs.py", **query: str) -> AppTest:
+        app = AppTest.from_file(APP, default_timeout=60)
+        app.query_params.update(query)
+        if page != "views/jobs.py":
+            app.switch_page(page)
+        app.run()
+        assert not app.exception
+        return app
+
+    return opened
+
+
+def texts(app: AppTest) -> str:
+    elements = [*app.title, *app.markdown, *app.caption, *app.error, *app.info, *app.warning, *app.text, *app.code]
+    return "\n".join(str(element.value) for element in elements)
+
+
+def test_every_kind_has_a_result_page() -> None:
+    assert set(RESULTS) == set(KINDS)
+    assert all((APP.parent / path).is_file() for path in RESULTS.values())
+
+
+def test_an_empty_database_says_how_to_submit_the_first_job(open_page: Open) -> None:
+    for page in ("views/jobs.py", *RESULTS.values()):
+        app = open_page(page)
+        assert any("keyhole submit gradient_scale --model" in code.value for code in app.code)
+
+
+def test_the_list_shows_jobs_newest_first_and_filters_them(open_page: Open, owner: psycopg.Connection) -> None:
+    failed = samples.insert_job(owner, "failed", label=HOSTILE)
+    running = samples.insert_job(owner, "running", shards_done=2)
+    frame = open_page().dataframe[0].value
+    assert frame["job"].tolist() == [running, failed]
+    assert frame["progress"].tolist() == [25.0, 0.0]
+    assert frame["label"].tolist() == ["", HOSTILE]
+    app = open_page()
+    app.selectbox(key="state").set_value("failed").run()
+    assert app.dataframe[0].value["job"].tolist() == [failed]
+    app.text_input(key="text").set_value("nothing like it").run()
+    assert "No job matches" in texts(app)
+
+
+def test_the_list_goes_to_older_and_back_to_newer_jobs(open_page: Open, owner: psycopg.Connection) -> None:
+    made = [samples.insert_job(owner) for _ in range(30)]
+    app = open_page()
+    assert app.dataframe[0].value["job"].tolist() == made[:4:-1]
+    button(app, "Older").click().run()
+    assert app.dataframe[0].value["job"].tolist() == made[4::-1]
+    button(app, "Newer").click().run()
+    assert app.dataframe[0].value["job"].tolist() == made[:4:-1]
+
+
+def test_a_failed_job_shows_error_hint_traceback_and_retry(open_page: Open, owner: psycopg.Connection) -> None:
+    job_id = samples.insert_job(
+        owner,
+        "failed",
+        label=HOSTILE,
+        error_code="out_of_memory",
+        error_message="No memory for <b>batch</b> 16.",
+        error_hint="Lower `batch`.",
+        error_traceback='Traceback (most recent call last):\n  File "x.py"',
+    )
+    samples.insert_attempt(owner, job_id, 1, ended_at=samples.START, outcome="failed")
+    samples.insert_event(owner, job_id, 94, "failed")
+    app = open_page(job=str(job_id))
+    assert app.title[0].value == f"Job {job_id}"
+    assert r"out\_of\_memory" in app.error[0].value
+    assert r"\<b\>batch\</b\>" in app.error[0].value
+    assert "Lower `batch`" in app.error[0].value
+    assert any("Traceback (most recent call last)" in code.value for code in app.code)
+    assert button(app, f"Retry job {job_id}").disabled  # until a token is given
+    assert r"\*bold\* \[link\]\(http\://x\) \<script\>" in texts(app)
+
+
+def test_a_running_job_shows_rate_and_time_left(open_page: Open, owner: psycopg.Connection) -> None:
+    job_id = samples.insert_job(owner, "running", shards_done=4, rows=4000)
+    owner.execute("UPDATE keyhole.job SET created_at = now() - interval '50 s', started_at = now() - interval '45 s'")
+    for done, ago in [(1, 40), (4, 10)]:
+        owner.execute(
+            "INSERT INTO keyhole.job_event (job_id, at, type, data) VALUES "
+            "(%s, now() - %s * interval '1 s', 'progress', jsonb_build_object('shards_done', %s::int))",
+            (job_id, ago, done),
+        )
+    app = open_page(job=str(job_id))
+    line = app.get("progress")[0].proto.text
+    assert "4 of 8 shards · 4,000 rows" in line
+    assert "rows/s" in line and "left" in line
+    assert button(app, f"Cancel job {job_id}").disabled
+
+
+def test_an_unknown_job_is_named(open_page: Open) -> None:
+    assert "There is no job 12345." in texts(open_page(job="12345"))
+
+
+def test_an_api_that_does_not_answer_is_reported_and_the_token_stays_out_of_the_address(
+    open_page: Open, owner: psycopg.Connection
+) -> None:
+    job_id = samples.insert_job(owner, "queued")
+    app = open_page(job=str(job_id))
+    app.text_input(key="api_token").set_value("kh_secret").run()
+    button(app, f"Cancel job {job_id}").click().run()
+    assert "does not answer" in app.error[0].value
+    assert "kh_secret" not in str(dict(app.query_params)) + texts(app)
+
+
+def test_a_result_shows_figures_table_rows_and_sql(open_page: Open, owner: psycopg.Connection) -> None:
+    columns = samples.gradient_scale_columns(3, 2, 4, [3, 5, 7])
+    job_id = samples.insert_result(owner, columns, label=HOSTILE)
+    app = open_page(RESULTS["gradient_scale"], jobs=str(job_id), layer="1", head="1")
+    share = 100 * (columns["log10_d_a"] > columns["log10_d_c"]).mean()
+    assert {metric.label: metric.value for metric in app.metric}[r"Queries with D\_a \> D\_c"] == f"{share:.1f} %"
+    assert "Layer 1, head 1" in [heading.value for heading in app.subheader]
+    assert len(app.get("plotly_chart")) == 4
+    assert any(f"ARRAY[{job_id}]" in code.value for code in app.code)
+    app.selectbox(key="layer_choice").set_value(2).run()
+    assert "Layer 2, head 1" in [heading.value for heading in app.subheader]
+    assert app.query_params["layer"] == "2"
+
+
+def test_jobs_are_compared_side_by_side_and_unknown_ones_left_out(open_page: Open, owner: psycopg.Connection) -> None:
+    first = samples.insert_result(owner, samples.gradient_scale_columns(2, 2, 2, [3, 5]), label="first")
+    second = samples.insert_result(owner, samples.gradient_scale_columns(3, 1, 2, [3, 5]), label="second")
+    app = open_page(RESULTS["gradient_scale"], jobs=f"{first},{second},999")
+    assert "job 999" in app.warning[0].value
+    assert app.multiselect(key="jobs_choice").value == [first, second]
+    table = app.dataframe[0].value
+    assert table["Job"].tolist() == [f"Job {first} · first", f"Job {second} · second"]
+
+
+def test_a_job_of_infinite_and_undefined_values_is_shown_and_counted(
+    open_page: Open, owner: psycopg.Connection
+) -> None:
+    columns = samples.gradient_scale_columns(2, 1, 2, [3, 5])
+    columns["log10_d_a"][:] = float("inf")
+    columns["log10_d_c"][:] = float("nan")
+    job_id = samples.insert_result(owner, columns)
+    app = open_page(RESULTS["gradient_scale"], jobs=str(job_id))
+    assert {metric.label: metric.value for metric in app.metric}[r"Median D\_a"] == "∞"
+    assert "8 are infinite" in texts(app) and "8 are undefined" in texts(app)
+
+
+def test_a_database_that_does_not_answer_is_a_sentence_not_a_traceback(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEYHOLE_ANALYST_URL", "postgresql://analyst@127.0.0.1:9/keyhole")
+    for page in ("views/jobs.py", *RESULTS.values()):
+        app = open_page(page)
+        assert "The database does not answer" in app.error[0].value
+        assert button(app, "Try again now")
+    monkeypatch.delenv("KEYHOLE_ANALYST_URL")
+    assert "KEYHOLE\\_ANALYST\\_URL" in open_page().error[0].value
+
+
+def button(app: AppTest, label: str):
+    return next(each for each in app.button if each.label == label)
