@@ -9,7 +9,6 @@ from services.contracts.settings import Settings
 from services.contracts.sources import DatasetSource, parse_dataset_source
 from services.sources import ResolvedDataset, builtin, resolve_dataset
 from workers.data import token_cache
-from workers.data.hub_documents import hub_pieces
 from workers.data.packing import Packer, pack_text
 from workers.data.pieces import Piece, document_pieces
 from workers.data.text_documents import file_pieces
@@ -70,6 +69,8 @@ def _pieces(source: DatasetSource, resolved: ResolvedDataset) -> Iterator[Piece]
         assert resolved.file is not None
         yield from file_pieces(resolved.file, source.field)
     elif source.form == "hf":
+        from workers.data.hub_documents import hub_pieces  # importing datasets takes seconds
+
         yield from hub_pieces(source)
     else:
         for document, (topic, text) in enumerate(builtin.python_docs()):

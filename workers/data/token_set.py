@@ -35,7 +35,7 @@ def fingerprint(token_ids: TokenIds, documents: Sequence[Document]) -> str:
     """Hex SHA-256 of the shape, the token ids and the document boundaries; names are not part of it."""
     digest = hashlib.sha256()
     digest.update(np.array(token_ids.shape, "<i8").tobytes())
-    digest.update(memoryview(np.ascontiguousarray(token_ids, "<i4")))
+    digest.update(np.ascontiguousarray(token_ids, "<i4").data)
     boundaries = [(part.sequence, part.start, part.stop, part.document) for part in documents]
     digest.update(np.array(boundaries, "<i8").tobytes())
     return digest.hexdigest()
