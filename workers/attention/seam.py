@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ Route = Callable[[AttentionInputs, Credit], Tensor]  # returns [batch, head, pos
 QueryGradient = Callable[[AttentionInputs], Tensor]  # returns the query, with another backward
 
 
+@runtime_checkable
 class Observer(Protocol):
     def forward(self, attention: LayerAttention) -> None:
         """The layer has computed its head outputs."""
