@@ -49,7 +49,10 @@ def layers(panels: Sequence[LayerPanel]) -> go.Figure:
     figure.update_xaxes(showgrid=False, zeroline=False)
     for column in range(1, columns + 1):
         figure.update_xaxes(title_text="layer", row=rows, col=column)
-    return lay_out(figure, height=110 + 230 * rows, hovermode="x unified")
+    height = 120 + 230 * rows
+    above_titles = 1 + 34 / (height - 100)
+    lay_out(figure, height=height, hovermode="x unified", margin={"l": 10, "r": 10, "t": 64, "b": 10})
+    return figure.update_layout(legend={"y": above_titles, "x": 1.0, "xanchor": "right"})
 
 
 def _band_and_line(metric: str, summaries: Sequence[Summary], legend: bool) -> list[go.Scatter]:

@@ -26,7 +26,7 @@ def figure_text(text: str, length: int = 70) -> str:
 
 def log10_axis(low: float, high: float, title: str) -> dict[str, object]:
     """An axis whose data are log10 values, with ticks at powers of ten labelled by the number itself."""
-    first, last = math.floor(low), math.ceil(high)
+    first, last = math.ceil(low), math.floor(high)
     step = max(1, round((last - first) / 8))
     ticks = list(range(first, last + 1, step))
     return {

@@ -48,7 +48,11 @@ def one_head(jobs: Sequence[JobLine], chosen: tuple[int, int]) -> None:
         _statistics(with_head, found),
         hide_index=True,
         key="head_statistics",
-        column_config={"Rows": st.column_config.NumberColumn(format="localized")},
+        column_config={"Rows": st.column_config.NumberColumn(format="localized")}
+        | {
+            name: st.column_config.TextColumn(alignment="right")
+            for name in ("5 %", "25 %", "Median", "75 %", "95 %", "Infinite", "D_a > D_c")
+        },
     )
     sql_and_data(
         "head",
