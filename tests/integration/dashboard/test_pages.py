@@ -5,11 +5,16 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from pydantic import SecretStr
 from streamlit.testing.v1 import AppTest
 
 from dashboard.pages import RESULTS
+from db.repositories import api_tokens
 from services.contracts.kinds import KINDS
+from services.contracts.settings import Settings
+from services.contracts.states import Scope
 from tests.conftest import MigratedDatabase
+from tests.integration.api.conftest import served
 from tests.integration.dashboard import samples
 
 APP = Path(__file__).resolve().parents[3] / "dashboard" / "app.py"
@@ -132,6 +137,33 @@ def test_an_api_that_does_not_answer_is_reported_and_the_token_stays_out_of_the_
     button(app, f"Cancel job {job_id}").click().run()
     assert "does not answer" in app.error[0].value
     assert "kh_secret" not in str(dict(app.query_params)) + texts(app)
+
+
+def test_cancel_and_retry_go_through_the_api_with_the_scope_of_the_token(
+    open_page: Open, owner: psycopg.Connection, database: MigratedDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = samples.insert_job(owner, "queued")
+    tokens = {scope: api_tokens.create(owner, f"viewer-{scope}", scope)[1] for scope in (Scope.READ, Scope.SUBMIT)}
+    app = open_page(job=str(job_id))
+    with served(Settings(database_url=SecretStr(database.owner_url), broker_url=None)) as api_url:
+        monkeypatch.setenv("KEYHOLE_API_URL", api_url)
+        app.text_input(key="api_token").set_value(tokens[Scope.READ]).run()
+        button(app, f"Cancel job {job_id}").click().run()
+        assert "scope" in app.error[0].value
+        assert state(owner, job_id) == "queued"
+
+        app.text_input(key="api_token").set_value(f" {tokens[Scope.SUBMIT]} ").run()
+        button(app, f"Cancel job {job_id}").click().run()
+        assert state(owner, job_id) == "cancelled"
+        button(app, f"Retry job {job_id}").click().run()
+        assert state(owner, job_id) == "queued"
+    assert not app.exception
+
+
+def state(conn: psycopg.Connection, job_id: int) -> str:
+    row = conn.execute("SELECT state FROM keyhole.job WHERE id = %s", (job_id,)).fetchone()
+    assert row is not None
+    return row[0]
 
 
 def test_a_result_shows_figures_table_rows_and_sql(open_page: Open, owner: psycopg.Connection) -> None:
