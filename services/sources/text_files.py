@@ -18,6 +18,7 @@ from typing import BinaryIO, cast
 import zstandard
 
 from services.contracts.errors import ErrorCode, KeyholeError
+from services.sources.zstandard_frames import require_whole
 
 FORMATS = {".txt": "txt", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 COMPRESSIONS = {".gz": "gz", ".bz2": "bz2", ".xz": "xz", ".zst": "zst", ".zip": "zip"}
@@ -117,6 +118,7 @@ def _decompressed(raw: BinaryIO, compression: str | None) -> BinaryIO:
     if compression == "xz":
         return cast(BinaryIO, lzma.LZMAFile(raw))
     if compression == "zst":
+        require_whole(raw)
         return cast(BinaryIO, zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
     return raw
 
@@ -139,7 +141,7 @@ def _archive_members(path: Path) -> Iterator[Member]:
 
 def _readable(info: zipfile.ZipInfo) -> bool:
     name = PurePosixPath(info.filename)
-    hidden = any(part.startswith(".") or part == "__MACOSX" for part in name.parts)
+    hidden = name.name.startswith(".") or "__MACOSX" in name.parts
     return not info.is_dir() and not hidden and name.suffix.lower() in FORMATS and info.file_size > 0
 
 
