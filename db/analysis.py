@@ -25,11 +25,12 @@ _LEVELS = {
     ),
     "job_summary": ((), "layer IS NULL", "Distribution of each metric over all rows of a job."),
 }
+SUMMARY_COMMENT = "Distribution of each metric by head, by layer (head NULL) and for the job (layer NULL too)."
 _SUMMARY_KEY = {
     "job_id": "the job",
     "layer": "layer, 0-based",
     "head": "query head, 0-based",
-    "metric": "name of the metric: ",  # the metrics are listed behind
+    "metric": "name of the metric",  # views list them behind
 }
 SUMMARY_STATISTICS = {
     "n": "number of rows, undefined and infinite ones included",
@@ -72,6 +73,7 @@ def _statements() -> list[str]:
         generated += _result_view(table)
     for level in _LEVELS:
         generated += _summary_view(level)
+    generated += _comments("TABLE", "keyhole", "summary", SUMMARY_COMMENT, _SUMMARY_KEY | SUMMARY_STATISTICS)
     files = [path.read_text(encoding="utf-8") for path in sorted(_VIEWS.glob("*.sql"))]
     return [
         "DROP SCHEMA IF EXISTS analysis CASCADE; CREATE SCHEMA analysis",
@@ -97,7 +99,7 @@ def _summary_view(level: str) -> list[sql.Composed]:
     key, condition, comment = _LEVELS[level]
     metrics = "; ".join(f"{metric.name}, {metric.comment}" for kind in KINDS.values() for metric in kind.metrics)
     columns = {name: text for name, text in _SUMMARY_KEY.items() if name in ("job_id", *key)}
-    columns |= {"metric": _SUMMARY_KEY["metric"] + metrics} | SUMMARY_STATISTICS
+    columns |= {"metric": f"{_SUMMARY_KEY['metric']}: {metrics}"} | SUMMARY_STATISTICS
     view = sql.SQL("CREATE VIEW analysis.{} AS SELECT {} FROM keyhole.summary WHERE {}").format(
         sql.Identifier(level),
         sql.SQL(", ").join(map(sql.Identifier, columns)),
