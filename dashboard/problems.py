@@ -16,7 +16,7 @@ def guarded(page: Callable[[], None]) -> None:
     try:
         page()
     except KeyholeError as error:
-        logging.getLogger(__name__).warning("%s: %s", error.code, error.message, exc_info=error.__cause__)
+        logging.getLogger(__name__).warning("%s: %s (%s)", error.code, error.message, error.__cause__)
         show(error)
         if error.code is ErrorCode.UNAVAILABLE:
             st.session_state["problem_shown"] = True

@@ -138,6 +138,7 @@ def _colour_axis(values: Sequence[float | None], statistic: Statistic) -> dict[s
     }
     if statistic.logarithmic:
         steps = [step for step in range(-30, 60) if low <= step <= high]
+        steps = steps[steps.index(0) % _step(len(steps), 7) if 0 in steps else 0 :: _step(len(steps), 7)]
         if len(steps) >= 2:
             bar |= {"tickmode": "array", "tickvals": steps, "ticktext": [tick(step) for step in steps]}
         else:
