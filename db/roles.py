@@ -34,6 +34,9 @@ UNION ALL SELECT format('may use language %%s', lanname) FROM pg_language
 UNION ALL SELECT 'may call ' || string_agg(DISTINCT proname, ', ' ORDER BY proname) FROM pg_proc
     WHERE pronamespace = 'pg_catalog'::regnamespace AND proname ~ %(functions)s
       AND has_function_privilege(%(role)s, oid, 'EXECUTE') HAVING count(*) > 0
+UNION ALL SELECT 'may write temporary files without a limit' WHERE NOT EXISTS (
+    SELECT FROM pg_db_role_setting, unnest(setconfig) AS setting
+    WHERE setrole = to_regrole(%(role)s) AND setting LIKE 'temp_file_limit=%%')
 UNION ALL SELECT format('may reach other servers: extension %%s is installed', extname) FROM pg_extension
     WHERE extname IN ('dblink', 'postgres_fdw', 'file_fdw')
 UNION ALL SELECT format('may use language %%s', extname) FROM pg_extension WHERE extname ~ '^pl.*u$'

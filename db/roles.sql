@@ -20,6 +20,8 @@ ALTER ROLE analyst SET statement_timeout = '30s';
 ALTER ROLE analyst SET idle_in_transaction_session_timeout = '60s';
 ALTER ROLE analyst SET search_path = analysis;
 
--- For a superuser only: without it analysts could run DO blocks, which have no more rights than they have.
+-- For a superuser only: a sort or a function in FROM could else fill the disk within the time limit, and DO blocks
+-- would run, with no more rights than analysts have.
+ALTER ROLE analyst SET temp_file_limit = '5GB';
 REVOKE USAGE ON LANGUAGE plpgsql FROM PUBLIC;
 GRANT USAGE ON LANGUAGE plpgsql TO {owner};
