@@ -8,17 +8,18 @@ from transformers import PreTrainedModel
 from services.contracts.errors import ErrorCode, KeyholeError
 from workers.attention import seam
 
-# Largest difference of a logit, in units of the largest logit, by the model's dtype. Measured between seam and eager
-# attention: up to 9e-7 in float32 and 2.8e-2 in bfloat16 on the test families. Float64 is no better than float32, since
-# eager attention rounds its softmax to float32. A lost causal mask or a wrong scale moves logits by tenths.
-TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 6e-2}
+# Allowed ‖difference of logits‖ / ‖logits‖ by the model's dtype. Measured between seam and eager attention on the test
+# families: up to 8e-7 in float32 and 2.2e-2 in bfloat16 (a router's expert may flip there; the room above is for deeper
+# models, assumed). Float64 is no better than float32, since eager attention rounds its softmax to float32. A lost
+# causal mask moves the logits by half and more.
+TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 1e-1}
 
 
 def check(model: PreTrainedModel, token_ids: Int[Tensor, "sequence position"]) -> dict[str, float | str | int]:
     """Compare logits on a few tokens and leave the model attached to the seam.
 
-    Returns what is stored with the job: the reference attention, tokens compared, largest absolute and relative
-    difference and the tolerance. Raises KeyholeError: parity_failed beyond the tolerance, model_unsupported if the
+    Returns what is stored with the job: the reference attention, tokens compared, the largest difference of a logit,
+    the root mean square of all in units of that of the logits, and the tolerance of the latter. Raises KeyholeError: parity_failed beyond the tolerance, model_unsupported if the
     model does not call the seam once per layer.
     """
     token_ids = token_ids.to(model.device)
@@ -26,20 +27,20 @@ def check(model: PreTrainedModel, token_ids: Int[Tensor, "sequence position"]) -
     seam.attach(model)
     with seam.observing(model):
         observed = _logits(model, token_ids)
-    difference = float((observed - expected).abs().max())
-    relative = difference / max(float(expected.abs().max()), torch.finfo(torch.float32).tiny)
+    difference = observed - expected
+    relative = float(difference.norm() / expected.norm())
     tolerance = TOLERANCE[model.dtype]
     if not relative <= tolerance:  # also when it is not a number
         raise KeyholeError(
             ErrorCode.PARITY_FAILED,
             f"Logits of {model.config.model_type} in {str(model.dtype).removeprefix('torch.')} through the seam differ "
-            f"from its own {reference} attention by {relative:.3g} of the largest logit; {tolerance:g} is allowed.",
+            f"from its own {reference} attention by {relative:.3g} of their norm; {tolerance:g} is allowed.",
             "Try dtype float32. If it stays, the architecture does something the seam does not know: report it.",
         )
     return {
         "reference": reference,
         "tokens": token_ids.numel(),
-        "logit_difference": difference,
+        "logit_difference": float(difference.abs().max()),
         "logit_difference_relative": relative,
         "tolerance_relative": tolerance,
     }

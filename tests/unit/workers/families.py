@@ -1,4 +1,4 @@
-"""Tiny random models of every family the seam is tested on: two layers, four heads, attention that is far from uniform."""
+"""Tiny random models of every family the seam is tested on, with attention that is far from uniform."""
 
 from collections.abc import Callable
 

@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
-import torch
 
 from services.contracts.probes.common import Credit, QueryRange
 from services.contracts.probes.gradient_scale import TABLE, GradientScaleParameters
 from tests.unit.workers import reference
 from tests.unit.workers.families import FAMILIES, HEADS, LAYERS, tiny, tokens
 from tests.unit.workers.loaded import loaded
-from workers.attention import rows
 from workers.probes import gradient_scale
 from workers.probes.measurement import Measurement
 
@@ -17,7 +15,9 @@ LENGTH = 23
 EVERY_QUERY = QueryRange(start=0, step=1)  # rows of every length, even and odd
 
 
-def _measure(model, ids, *, credit: Credit = "sequence", batch: int = 2, queries: QueryRange = EVERY_QUERY) -> Measurement:
+def _measure(
+    model, ids, *, credit: Credit = "sequence", batch: int = 2, queries: QueryRange = EVERY_QUERY
+) -> Measurement:
     sequences, length = ids.shape
     parameters = GradientScaleParameters(
         sequences=sequences, length=length, batch=batch, credit=credit, queries=queries
