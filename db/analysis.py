@@ -55,19 +55,20 @@ SUMMARY_STATISTICS = {
 
 def install(conn: Connection) -> None:
     """Make the schema what this code says; a schema that already is stays untouched, and its readers undisturbed."""
-    statements = _statements()
-    digest = hashlib.sha256("\n".join(statements).encode()).hexdigest()
+    schema = statements()
+    digest = hashlib.sha256("\n".join(schema).encode()).hexdigest()
     comment = f"{SCHEMA_COMMENT} Version {digest[:16]}."
     row = conn.execute("SELECT obj_description(to_regnamespace('analysis'), 'pg_namespace')").fetchone()
     if row is not None and row[0] == comment:
         return
     with conn.transaction():
-        for statement in statements:
+        for statement in schema:
             conn.execute(statement)  # type: ignore[arg-type]  # our own files and contracts
         conn.execute(sql.SQL("COMMENT ON SCHEMA analysis IS {}").format(sql.Literal(comment)))
 
 
-def _statements() -> list[str]:
+def statements() -> list[str]:
+    """All that makes the schema, in order: the views with their comments, as SQL."""
     generated: list[sql.Composed] = []
     for table in result_tables().values():
         generated += _result_view(table)
