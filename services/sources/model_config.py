@@ -12,10 +12,9 @@ from services.sources.json_file import read_json_object
 CONFIG_LIMIT = 1 << 20  # bytes; the largest config.json of a known model has about 50 kB
 TOKENIZER_CONFIG_LIMIT = 16 << 20
 
-# ``_``-keys that transformers itself has written into config.json and that only carry a note
-_HARMLESS_PRIVATE_KEYS = frozenset(
-    {"_name_or_path", "_commit_hash", "_diffusers_version", "_num_labels", "_rope_scaling"}
-)
+# ``_``-keys that transformers itself writes into config.json: notes, which are dropped, and parts of an architecture
+_NOTES = frozenset({"_name_or_path", "_commit_hash", "_diffusers_version", "_num_labels"})
+_ARCHITECTURE_KEYS = frozenset({"_sliding_window_pattern", "_remove_final_layer_norm", "_pad_token_id"})
 _CODE_KEYS = frozenset({"auto_map", "custom_pipelines", "trust_remote_code"})
 # what transformers' loader takes out of a config: other weight files, kernels, patches, processes
 _LOADER_KEYS = frozenset(
@@ -61,14 +60,20 @@ def vet_keys(value: Any, where: str) -> None:
         if key in _IMPLEMENTATION_KEYS:
             if not isinstance(item, str | bool | None) or item not in _IMPLEMENTATIONS:
                 raise _refused(f"{where} sets {key!r} to {item!r}, which may name code of the hub.", f"Remove {key!r}.")
-        elif key.startswith("_") and key not in _HARMLESS_PRIVATE_KEYS:
+        elif key.startswith("_") and not _is_known_private(key, item):
             raise _refused(f"{where} has the private key {key!r}.", f"Remove {key!r} if the model does without it.")
         vet_keys(item, f"{where}.{key}")
 
 
+def _is_known_private(key: str, value: Any) -> bool:
+    if key in _ARCHITECTURE_KEYS:
+        return isinstance(value, int | None)
+    return key in _NOTES and isinstance(value, str | int | None)
+
+
 def harmless(config: dict[str, Any]) -> dict[str, Any]:
     """The vetted config without what says how or from where to load, for the loader to read."""
-    dropped = _IMPLEMENTATION_KEYS | _HARMLESS_PRIVATE_KEYS
+    dropped = _IMPLEMENTATION_KEYS | _NOTES
     return {key: value for key, value in config.items() if key not in dropped}
 
 

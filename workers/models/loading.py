@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
@@ -67,8 +68,11 @@ def _load(folder: Path, model_type: str, device: str, dtype: str) -> PreTrainedM
             trust_remote_code=False,
             use_safetensors=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
         )
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError, StrictDataclassError) as error:
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            raise
         raise KeyholeError(
             ErrorCode.MODEL_REFUSED,
             f"transformers cannot load this {model_type} model: {type(error).__name__}: {error}",

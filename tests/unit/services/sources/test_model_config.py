@@ -30,6 +30,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "hub kernel in a sub-config": {"text_config": {"_attn_implementation": "org/kernel"}},
     "hub kernel for experts": {"_experts_implementation": "org/kernel"},
     "unknown private key": {"_custom_loader": "x"},
+    "known private key with a structure": {"_sliding_window_pattern": {"a": 1}},
     "other weights": {"transformers_weights": "../../elsewhere.bin"},
     "kernels": {"kernel_config": {"RMSNorm": "org/kernel"}},
 }
@@ -60,5 +61,6 @@ def test_a_config_that_is_no_small_object_is_refused(tmp_path: Path, text: str) 
 
 
 def test_what_save_pretrained_writes_passes_and_the_loader_gets_it_without_notes(tmp_path: Path) -> None:
-    config = _read(tmp_path, CONFIG | {"_name_or_path": "org/name", "_attn_implementation": "sdpa"})
-    assert harmless(config) == CONFIG
+    kept = CONFIG | {"_sliding_window_pattern": 6, "_remove_final_layer_norm": True}
+    config = _read(tmp_path, kept | {"_name_or_path": "org/name", "_attn_implementation": "sdpa"})
+    assert harmless(config) == kept
