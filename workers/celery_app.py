@@ -1,7 +1,7 @@
 """Celery as a carrier of hints. Jobs and their states live in the database (see lifecycle.py)."""
 
 from celery import Celery
-from kombu import Queue
+from kombu.entity import Queue
 
 from services.contracts.kinds import QUEUES
 from services.contracts.settings import settings

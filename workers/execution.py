@@ -12,13 +12,14 @@ import threading
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import psycopg
 from psycopg import Connection
 
@@ -133,10 +134,13 @@ def _measure(
         "preparation_s": round(time.monotonic() - started, 3),
     }
 
+    def vocabulary() -> list[str]:
+        return [] if loaded.tokenizer is None else vocabulary_texts(loaded.tokenizer)
+
     def describe(conn: Connection) -> None:
         architecture = loaded.architecture
         model_id = models.store(conn, loaded.identity, job.model_source, architecture.model_type, asdict(architecture))
-        dataset_id = datasets.store(conn, token_set, lambda: vocabulary_texts(loaded.tokenizer))
+        dataset_id = datasets.store(conn, token_set, vocabulary)
         jobs.describe(
             conn,
             job.id,
@@ -161,7 +165,11 @@ def _measure(
 
 
 def _write(
-    ledger: Ledger, kind: Kind, shard: ClaimedShard, rows: dict[str, dict[str, Any]], checks: dict[str, Any]
+    ledger: Ledger,
+    kind: Kind,
+    shard: ClaimedShard,
+    rows: Mapping[str, Mapping[str, np.ndarray]],
+    checks: Mapping[str, float],
 ) -> None:
     """Copy a shard's rows and mark it done, in one transaction; after a lost connection find out which it was."""
 

@@ -13,7 +13,7 @@ import structlog
 from kombu.exceptions import OperationalError as BrokerError
 from psycopg import Connection
 
-from db import analyst
+from db import analyst, merging
 from db.connection import connect
 from db.repositories import attempts, jobs
 from services.contracts.settings import Settings, settings
@@ -23,6 +23,7 @@ from workers.tasks import announce
 
 log = structlog.get_logger()
 _LOCK = 0x4B45594844  # one reconciler at a time; any number that nothing else uses
+_HOUSEKEEPING_EVERY_S = 60.0
 
 
 def reconcile(conn: Connection, configuration: Settings) -> None:
@@ -66,6 +67,17 @@ def _announce_waiting(conn: Connection, hint_s: float) -> None:
             raise psycopg.Rollback from error
 
 
+def keep_house(url: str, stop: threading.Event) -> None:
+    """Free the storage of deleted jobs and merge small old partitions, beside the rounds, since it may take a while."""
+    while not stop.wait(_HOUSEKEEPING_EVERY_S):
+        try:
+            with connect(url) as conn:
+                if changes := merging.tidy(conn):
+                    log.info("partitions tidied", changes=changes)
+        except psycopg.Error as error:
+            log.warning("housekeeping waits", error=str(error).strip())
+
+
 def main() -> None:
     configuration = settings()
     if configuration.database_url is None or configuration.broker_url is None:
@@ -78,6 +90,7 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
+    threading.Thread(target=keep_house, args=(url, stop), daemon=True).start()
     conn: Connection | None = None
     log.info("reconciler ready")
     while not stop.wait(configuration.life.reconcile_s):

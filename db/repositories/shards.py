@@ -4,6 +4,7 @@ A claim's token fences its result: when the attempt was ended meanwhile the toke
 finish changes nothing, and its transaction, rows and all, is rolled back.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -56,7 +57,7 @@ def claim(conn: Connection, attempt_token: UUID) -> ClaimedShard | None:
         ).fetchone()
 
 
-def finish(conn: Connection, shard: ClaimedShard, rows: int, checks: dict[str, Any]) -> bool:
+def finish(conn: Connection, shard: ClaimedShard, rows: int, checks: Mapping[str, Any]) -> bool:
     """Mark a claimed shard done, in the transaction that wrote its rows; False when the claim was lost: roll back."""
     if jobs.lock(conn, shard.job_id) is not JobState.RUNNING:
         return False
@@ -65,7 +66,7 @@ def finish(conn: Connection, shard: ClaimedShard, rows: int, checks: dict[str, A
         UPDATE keyhole.shard SET state = 'done', rows = %s, checks = %s, finished_at = clock_timestamp()
         WHERE job_id = %s AND index = %s AND claim_token = %s AND state = 'running'
         """,
-        (rows, Jsonb(checks), shard.job_id, shard.index, shard.claim_token),
+        (rows, Jsonb(dict(checks)), shard.job_id, shard.index, shard.claim_token),
     )
     if done.rowcount == 0:
         return False

@@ -30,11 +30,9 @@ class JobCreateFields(BaseModel):
 
 def _job_create(kind: str) -> type[JobCreateFields]:
     parameters = KINDS[kind].parameters
+    fields: dict[str, Any] = {"kind": (Literal[kind], ...), "parameters": (parameters, parameters())}
     return create_model(
-        "Create" + "".join(part.title() for part in kind.split("_")),
-        __base__=JobCreateFields,
-        kind=(Literal[kind], ...),
-        parameters=(parameters, parameters()),
+        "Create" + "".join(part.title() for part in kind.split("_")), __base__=_JobCreateFields, **fields
     )
 
 
