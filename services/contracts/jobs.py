@@ -32,7 +32,7 @@ def _job_create(kind: str) -> type[JobCreateFields]:
     parameters = KINDS[kind].parameters
     fields: dict[str, Any] = {"kind": (Literal[kind], ...), "parameters": (parameters, parameters())}
     return create_model(
-        "Create" + "".join(part.title() for part in kind.split("_")), __base__=_JobCreateFields, **fields
+        "Create" + "".join(part.title() for part in kind.split("_")), __base__=JobCreateFields, **fields
     )
 
 
