@@ -19,8 +19,8 @@ def check(model: PreTrainedModel, token_ids: Int[Tensor, "sequence position"]) -
     """Compare logits on a few tokens and leave the model attached to the seam.
 
     Returns what is stored with the job: the reference attention, tokens compared, the largest difference of a logit,
-    the root mean square of all in units of that of the logits, and the tolerance of the latter. Raises KeyholeError: parity_failed beyond the tolerance, model_unsupported if the
-    model does not call the seam once per layer.
+    the norm of all differences in units of that of the logits, and the tolerance of the latter. Raises KeyholeError:
+    parity_failed beyond the tolerance, model_unsupported if the model does not call the seam once per layer.
     """
     token_ids = token_ids.to(model.device)
     reference, expected = _own_logits(model, token_ids)

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from workers.attention.inputs import AttentionInputs
 
-# Scores of one block, in elements: on a CPU the block and its products should stay in the cache (measured on
-# SmolLM2-135M, T = 1,024: 2**17 to 2**20 within 5 % of each other); a GPU wants few large kernels (assumed).
-CPU_BLOCK = 2**19
+# Scores of one block, in elements: on a CPU the block and its products should stay in the cache (measured at
+# T = 1,024, nine heads, one core: 2**17 to 2**19 alike, 2**20 a third slower); a GPU wants few large kernels (assumed).
+CPU_BLOCK = 2**18
 GPU_BLOCK = 2**26
 
 

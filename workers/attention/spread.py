@@ -38,17 +38,16 @@ def padding(hidden: Bool[Tensor, "masks heads query hidden"], width: int) -> Pad
 
 
 def log10_spread_of_weights_(
-    scores: Float[Tensor, "batch head query key"], padding: Padding
-) -> tuple[Float[Tensor, "batch head query"], Float[Tensor, "batch head query"]]:
-    """log10 of max/median of exp(scores) in each row, and the largest score.
+    scores: Float[Tensor, "batch head query key"], largest: Float[Tensor, "batch head query"], padding: Padding
+) -> Float[Tensor, "batch head query"]:
+    """log10 of max/median of exp(scores) in each row. Hidden entries must be −∞. Reorders ``scores``.
 
-    In the log domain: the ratios of trained models exceed what float32 weights hold. Reorders ``scores``.
+    In the log domain: the ratios of trained models exceed what float32 weights hold.
     """
-    largest = _fill_hidden_(scores, padding.hidden, -torch.inf).amax(-1)
     lower, upper = _middle_(scores, padding)
     # log of the mean of the middle two; exact where they are the same entry
     median = upper + torch.log1p(torch.expm1(lower - upper) / 2)
-    return ((largest - median) / math.log(10)).clamp_min_(0), largest
+    return ((largest - median) / math.log(10)).clamp_min_(0)
 
 
 def log10_spread_(

@@ -124,9 +124,11 @@ def tiny(family: str, *, dtype: torch.dtype = torch.float64, seed: int = 0) -> P
     """
     config = (FAMILIES | DISPATCHLESS)[family]()
     experts = {"experts_implementation": "eager"} if hasattr(config, "num_local_experts") else {}  # runs in float64 too
-    model = transformers.AutoModelForCausalLM.from_config(
-        config, attn_implementation="eager", dtype=torch.float32, **experts
-    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)  # for what is drawn when a model is made, such as sinks
+        model = transformers.AutoModelForCausalLM.from_config(
+            config, attn_implementation="eager", dtype=torch.float32, **experts
+        )
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         noise = torch.randn(parameter.shape, generator=generator)

@@ -33,7 +33,7 @@ def _log10_weights(scores: np.ndarray, hidden: torch.Tensor | None = None) -> np
     block = torch.from_numpy(scores.copy())[None, None]
     if hidden is None:
         hidden = torch.zeros(1, 1, *scores.shape, dtype=torch.bool)
-    found, _ = spread.log10_spread_of_weights_(block, spread.padding(hidden, scores.shape[-1]))
+    found = spread.log10_spread_of_weights_(block, block.amax(-1), spread.padding(hidden, scores.shape[-1]))
     return found[0, 0].numpy()
 
 
