@@ -13,6 +13,7 @@ import psycopg
 from db.repositories import workers
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
+from services.local.addresses import port_of
 from services.local.stack_file import StackFile
 
 # -P: the working directory is not searched for modules.
@@ -40,7 +41,7 @@ def child_services(settings: Settings, stack: StackFile) -> list[ChildService]:
         "KEYHOLE_BROKER_URL": stack.broker_url,
         "KEYHOLE_API_URL": stack.api_url,
     }
-    api_port, dashboard_port = (int(url.rpartition(":")[2]) for url in (stack.api_url, stack.dashboard_url))
+    api_port, dashboard_port = port_of(stack.api_url), port_of(stack.dashboard_url)
     return [
         ChildService(
             "api",

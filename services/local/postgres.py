@@ -121,7 +121,7 @@ class EmbeddedPostgres:
         return None
 
     def _prepare_folders(self) -> None:
-        self.folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self.folder / "passwords").mkdir(mode=0o700, exist_ok=True)
         account = postgres_account(self.data)
         if account.switch:

@@ -17,7 +17,8 @@ from db.connection import connect
 from db.repositories import api_tokens
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
-from services.local import first_token, ports, processes, stack_file
+from services.local import first_token, processes, stack_file
+from services.local.addresses import choose_addresses
 from services.local.child_services import ChildService, child_services
 from services.local.home_lock import home_lock
 from services.local.passwords import password
@@ -149,7 +150,7 @@ class LocalStack:
             ) from error
 
     def _start_all(self, started: list[str]) -> None:
-        previous = self._previous()
+        previous = stack_file.read(self.home)
         if self._postgres.pid() is None:
             self._say("starting PostgreSQL")
             started.append("postgres")
@@ -174,46 +175,19 @@ class LocalStack:
         for service in services:
             self._wait(stack, service)
 
-    def _previous(self) -> StackFile | None:
-        try:
-            return stack_file.read(self.home)
-        except KeyholeError as error:
-            if error.code is ErrorCode.FORBIDDEN:
-                raise
-            raise KeyholeError(
-                ErrorCode.UNAVAILABLE, error.message, f"Remove {self.home / stack_file.NAME} and run `keyhole up`."
-            ) from error
-
     def _stack(self, previous: StackFile | None) -> StackFile:
-        """Where everything will answer. Ports stay those of before where they can: links and open pages go on."""
-        api_port = self._port("api", previous, previous and previous.api_url, self.settings.api_port)
-        dashboard_port = self._port(
-            "dashboard", previous, previous and previous.dashboard_url, self.settings.dashboard_port
-        )
-        host = "127.0.0.1" if self.settings.host in ("0.0.0.0", "::", "localhost") else self.settings.host  # noqa: S104  # compared, not bound
-        stack = StackFile(
-            api_url=f"http://{f'[{host}]' if ':' in host else host}:{api_port}",
-            dashboard_url=f"http://127.0.0.1:{dashboard_port}",
+        api_url, dashboard_url = choose_addresses(self.settings, previous)
+        if previous and api_url != previous.api_url:
+            self._stop(["dashboard"])  # it was told the API's former address
+        return StackFile(
+            api_url=api_url,
+            dashboard_url=dashboard_url,
             database_url=self._postgres.owner_url(),
             analyst_url=self._postgres.url(ANALYST, self._postgres.password(ANALYST)),
             broker_url=self._valkey.url,
             token=password(self.home / "token", api_tokens.PREFIX),
             processes=previous.processes if previous else {},
         )
-        if previous and stack.api_url != previous.api_url and self._alive(stack, "dashboard"):
-            self._stop(["dashboard"])  # it was told the API's former address
-        return stack
-
-    def _port(self, name: str, previous: StackFile | None, previous_url: str | None, usual: int) -> int:
-        explicit = f"{name}_port" in self.settings.model_fields_set
-        if previous and previous_url:
-            port = int(previous_url.rpartition(":")[2])
-            if self._alive(previous, name) is not None:
-                return port
-            if not explicit and ports.is_free("127.0.0.1", port):
-                return port
-        host = self.settings.host if name == "api" else "127.0.0.1"
-        return ports.choose(host, usual, explicit=explicit, setting=f"KEYHOLE_{name.upper()}_PORT")
 
     def _migrate(self, stack: StackFile) -> None:
         migrate.upgrade(stack.database_url, self._postgres.password(ANALYST))
@@ -242,7 +216,7 @@ class LocalStack:
 
     def _runs(self) -> bool:
         """Whether anything of this home's stack is alive."""
-        stack = self._previous()
+        stack = stack_file.read(self.home)
         alive = stack is not None and any(record.child().alive for record in stack.processes.values())
         return alive or self._postgres.pid() is not None
 

@@ -51,7 +51,7 @@ def read(home: Path) -> StackFile | None:
         raise KeyholeError(
             ErrorCode.UNAVAILABLE,
             f"{path} is not a stack file of this version: {error.error_count()} fields do not fit.",
-            "Run `keyhole down`, then `keyhole up`.",
+            "Stop the stack with the version that started it, or end its processes and remove the file.",
         ) from error
 
 

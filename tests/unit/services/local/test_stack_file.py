@@ -31,6 +31,6 @@ def test_what_is_written_is_read_back_and_only_the_owner_reads_it(tmp_path: Path
 
 def test_a_file_of_another_shape_is_refused_without_repeating_its_secrets(tmp_path: Path) -> None:
     (tmp_path / stack_file.NAME).write_text('{"token": "kh_secret"}')
-    with pytest.raises(KeyholeError, match="keyhole up") as caught:
+    with pytest.raises(KeyholeError, match="remove the file") as caught:
         stack_file.read(tmp_path)
     assert "kh_secret" not in str(caught.value)
