@@ -100,7 +100,7 @@ def find_api(url: str | None = None, token: str | None = None) -> tuple[str, str
         raise KeyholeError(
             ErrorCode.INVALID_REQUEST, f"{url!r} is not the address of an API.", "It begins with http:// or https://."
         )
-    return url.rstrip("/"), token
+    return url.rstrip("/"), token.strip() if token else None  # a token out of a file ends in a newline
 
 
 def raise_for_problem(response: httpx.Response) -> None:

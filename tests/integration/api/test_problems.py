@@ -1,0 +1,209 @@
+"""Every error is a problem document; health, metrics, tokens and SQL over plain HTTP."""
+
+import json
+import threading
+import time
+
+import httpx
+import psycopg
+import pytest
+from structlog.testing import capture_logs
+
+from services.contracts.jobs import Problem
+from services.contracts.settings import Settings
+from services.contracts.states import Scope
+from tests.integration.api import stand_in_worker
+from tests.integration.api.conftest import served
+
+
+def problem(answer: httpx.Response) -> Problem:
+    """The answer as a problem, checked for what every problem has."""
+    assert answer.headers["Content-Type"] == "application/problem+json", answer.text
+    found = Problem.model_validate(answer.json())
+    assert (found.status, found.request_id) == (answer.status_code, answer.headers["X-Request-Id"])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/nowhere", 404, "not_found"),
+        ("PUT", "/v1/jobs", 405, "invalid_request"),
+        ("GET", "/v1/jobs/999999999", 404, "not_found"),
+        ("GET", "/v1/jobs/abc", 422, "invalid_request"),
+        ("GET", "/v1/jobs/99999999999999999999", 422, "invalid_request"),
+        ("POST", "/v1/jobs/999999999/cancel", 404, "not_found"),
+        ("DELETE", "/v1/jobs/999999999", 404, "not_found"),
+        ("GET", "/v1/jobs?limit=0", 422, "invalid_request"),
+        ("GET", "/v1/jobs?state=asleep", 422, "invalid_request"),
+        ("GET", "/v1/jobs?q=%00", 422, "invalid_request"),
+        ("GET", "/v1/jobs?kind=unknown", 422, "unknown_kind"),
+        ("GET", "/v1/jobs/999999999/events", 404, "not_found"),
+        ("DELETE", "/v1/tokens/999999999", 404, "not_found"),
+    ],
+)
+def test_every_refusal_is_a_problem_with_its_code(admin, method, path, status, code):
+    answer = admin.request(method, path)
+    assert (answer.status_code, problem(answer).code) == (status, code)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'{"kind": 3}', b"\xff\xfe", b'"text"'])
+def test_a_body_that_is_no_submission_is_a_problem(admin, body):
+    answer = admin.post("/v1/jobs", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+    problem(answer)
+
+
+def test_a_body_over_the_limit_is_refused_with_and_without_a_length(admin):
+    large = b'{"kind": "' + b"x" * 1_100_000 + b'"}'
+    kind = {"Content-Type": "application/json"}
+    assert problem(admin.post("/v1/jobs", content=large, headers=kind)).status == 413
+    assert problem(admin.post("/v1/jobs", content=iter([large]), headers=kind)).status == 413
+
+
+def test_a_request_id_of_ones_own_comes_back_and_a_bad_one_is_replaced(admin):
+    assert admin.get("/v1/health", headers={"X-Request-Id": "trace-1:a.b"}).headers["X-Request-Id"] == "trace-1:a.b"
+    assert admin.get("/v1/health", headers={"X-Request-Id": "a b"}).headers["X-Request-Id"] != "a b"
+
+
+@pytest.mark.parametrize("header", [None, "Bearer kh_unknown", "Bearer", "Basic a2g6a2g=", "kh_x"])
+def test_without_a_known_token_nothing_is_told(api, header):
+    with api.client(None) as client:
+        for path in ("/v1/jobs", "/v1/kinds", "/v1/tokens", "/metrics", "/v1/jobs/1/events", "/v1/jobs/1/summary"):
+            answer = client.get(path, headers={"Authorization": header} if header else {})
+            assert problem(answer).code == "unauthorized"
+            assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+
+
+def test_an_expired_token_is_refused(api, admin):
+    token = admin.post("/v1/tokens", json={"name": "short-lived", "scope": "read", "expires_in_days": 1}).json()
+    with psycopg.connect(api.database_url) as conn:
+        conn.execute("UPDATE keyhole.api_token SET expires_at = now() WHERE id = %s", (token["id"],))
+    answer = httpx.get(f"{api.url}/v1/kinds", headers={"Authorization": f"Bearer {token['token']}"})
+    assert problem(answer).code == "unauthorized"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/v1/jobs", {Scope.READ, Scope.SUBMIT, Scope.ADMIN}),
+        ("POST", "/v1/sql", {Scope.READ, Scope.SUBMIT, Scope.ADMIN}),
+        ("POST", "/v1/jobs", {Scope.SUBMIT, Scope.ADMIN}),
+        ("POST", "/v1/jobs/999999999/cancel", {Scope.SUBMIT, Scope.ADMIN}),
+        ("POST", "/v1/jobs/999999999/retry", {Scope.SUBMIT, Scope.ADMIN}),
+        ("DELETE", "/v1/jobs/999999999", {Scope.ADMIN}),
+        ("GET", "/v1/tokens", {Scope.ADMIN}),
+        ("POST", "/v1/tokens", {Scope.ADMIN}),
+        ("DELETE", "/v1/tokens/999999999", {Scope.ADMIN}),
+    ],
+)
+def test_each_route_asks_for_its_scope(api, method, path, allowed):
+    bodies = {"/v1/sql": {"sql": "SELECT 1"}, "/v1/jobs": api.body(), "/v1/tokens": {"name": "scopes"}}
+    for scope in Scope:
+        with api.client(scope) as client:
+            answer = client.request(method, path, json=bodies.get(path) if method == "POST" else None)
+        assert (answer.status_code != 403) == (scope in allowed), (scope, answer.text)
+
+
+def test_a_stored_token_does_not_contain_the_token(api, admin):
+    made = admin.post("/v1/tokens", json={"name": "hidden", "scope": "read"}).json()
+    with psycopg.connect(api.database_url) as conn:
+        [stored] = conn.execute(
+            "SELECT to_jsonb(t)::text FROM keyhole.api_token t WHERE id = %s", (made["id"],)
+        ).fetchone()
+    assert made["token"] not in stored
+    assert made["token"] not in json.dumps(admin.get("/v1/tokens").json())
+
+
+def test_tokens_are_not_logged(api):
+    with capture_logs() as logged, api.client(Scope.READ) as client:
+        client.get("/v1/jobs", params={"q": "in the query"})
+    assert [entry["path"] for entry in logged] == ["/v1/jobs"]
+    assert api.tokens[Scope.READ] not in str(logged)
+
+
+def test_events_come_as_json_where_asked_and_resume_by_header(api, admin):
+    job = admin.post("/v1/jobs", json=api.body(force=True)).json()
+    stand_in_worker.carry_out(api.database_url, job["id"])
+    path = f"/v1/jobs/{job['id']}/events"
+    events = admin.get(path, headers={"Accept": "application/json"}).json()
+    assert [event["type"] for event in events][-1] == "succeeded"
+    rest = admin.get(path, headers={"Accept": "application/json", "Last-Event-ID": str(events[2]["id"])}).json()
+    assert rest == events[3:]
+    streamed = admin.get(path, headers={"Last-Event-ID": str(events[2]["id"])}).text
+    assert [int(line[4:]) for line in streamed.splitlines() if line.startswith("id: ")] == [e["id"] for e in events[3:]]
+
+
+def test_a_hundred_streams_leave_the_api_answering(api, admin):
+    job = admin.post("/v1/jobs", json=api.body(force=True)).json()
+    ended = []
+
+    def follow() -> None:
+        with api.client(Scope.READ) as client, client.stream("GET", f"/v1/jobs/{job['id']}/events") as answer:
+            ended.append(sum(line.startswith("event: ") for line in answer.iter_lines()))
+
+    threads = [threading.Thread(target=follow) for _ in range(100)]
+    for thread in threads:
+        thread.start()
+    time.sleep(1)
+    assert admin.get("/v1/jobs").status_code == 200
+    admin.post(f"/v1/jobs/{job['id']}/cancel")
+    for thread in threads:
+        thread.join(60)
+    assert ended == [2] * 100  # queued and cancelled, to each
+
+
+def test_a_table_as_csv_spells_what_is_not_finite(api, admin):
+    job = admin.post("/v1/jobs", json=api.body(force=True)).json()
+    stand_in_worker.carry_out(api.database_url, job["id"])
+    query = {"format": "csv", "layer": 0, "head": 1, "column": ["query", "log10_d_c"]}
+    lines = admin.get(f"/v1/jobs/{job['id']}/tables/gradient_scale", params=query).text.splitlines()
+    assert lines[0] == '"query","log10_d_c"'
+    assert lines[1] == '0,"Infinity"'
+    assert len(lines) == 1 + 4 * stand_in_worker.QUERIES
+
+
+def test_readiness_tells_each_part(admin):
+    answer = admin.get("/v1/health/ready")
+    told = answer.json()
+    assert (answer.status_code, told["database"]["ok"], told["schema_version"]["ok"]) == (200, True, True)
+    assert told["broker"]["ok"] is False
+
+
+def test_metrics_count_jobs_without_naming_them(api, admin):
+    from prometheus_client.parser import text_string_to_metric_families
+
+    before = _jobs_queued(admin, text_string_to_metric_families)
+    admin.post("/v1/jobs", json=api.body(force=True))
+    assert _jobs_queued(admin, text_string_to_metric_families) == before + 1
+    for family in text_string_to_metric_families(admin.get("/metrics").text):
+        for sample in family.samples:
+            assert not {"job", "job_id", "id"} & sample.labels.keys()
+
+
+def _jobs_queued(client, parse) -> float:
+    families = {family.name: family for family in parse(client.get("/metrics").text)}
+    [value] = [
+        sample.value
+        for sample in families["keyhole_jobs"].samples
+        if sample.labels == {"kind": "gradient_scale", "state": "queued"}
+    ]
+    return value
+
+
+def test_the_documentation_needs_no_other_server(admin):
+    page = admin.get("/docs").text
+    assert "https://" not in page.replace("https://fastapi", "")
+    for asset in ("swagger-ui-bundle.js", "swagger-ui.css"):
+        assert f"docs/{asset}" in page
+        assert len(admin.get(f"/docs/{asset}").content) > 50_000
+
+
+def test_without_a_database_requests_are_503_and_health_answers(tmp_path):
+    settings = Settings(home=tmp_path, database_url="postgresql://nobody@127.0.0.1:9/none")
+    with served(settings) as url:
+        assert httpx.get(f"{url}/v1/health").status_code == 200
+        assert httpx.get(f"{url}/v1/health/ready", timeout=20).status_code == 503
+        answer = httpx.get(f"{url}/v1/jobs", headers={"Authorization": "Bearer kh_x"}, timeout=20)
+    assert problem(answer).code == "unavailable"
+    assert answer.headers["Retry-After"]
