@@ -73,7 +73,9 @@ def _create(conn: Connection, password: str | None) -> str:
     if not _exists(conn):
         refused = _try(conn, sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(ROLE)))
     if password is not None and _exists(conn):
-        statement = sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(ROLE), sql.Literal(password))
+        # Hashed here: a statement that fails is written to the server's log.
+        hashed = conn.pgconn.encrypt_password(password.encode(), ROLE.encode(), b"scram-sha-256").decode()
+        statement = sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(ROLE), sql.Literal(hashed))
         refused = _try(conn, statement)
     return refused
 
