@@ -180,7 +180,7 @@ def delete(
 
 def _line(event: EventView) -> str:
     if event.type == "log":
-        return f"{output.when(event.at)}  log\n{event.data.get('text', '')}"
+        return f"{output.when(event.at)}  log\n{event.data.get('tail', '')}"
     told = "  ".join(f"{name}={value}" for name, value in event.data.items() if value is not None)
     return f"{output.when(event.at)}  {event.type:<14} {told}".rstrip()
 
