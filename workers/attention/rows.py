@@ -4,7 +4,7 @@ Everything is computed in float32 or better, whatever the model's dtype. Query h
 multiplied with it in one product; keys are never repeated.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Bool, Float
@@ -23,7 +23,7 @@ def at_least_float32(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-def query_blocks(positions: Sequence[int], inputs: AttentionInputs) -> Iterator[Sequence[int]]:
+def query_blocks(positions: range, inputs: AttentionInputs) -> Iterator[range]:
     """Cut ascending query positions into blocks whose score rows fit the block size of the device."""
     batch, heads = inputs.query.shape[:2]
     budget = CPU_BLOCK if inputs.query.device.type == "cpu" else GPU_BLOCK
@@ -58,22 +58,20 @@ def raw_scores(
     return scores
 
 
-def hidden_keys(
-    inputs: AttentionInputs, positions: Sequence[int], width: int
-) -> Bool[Tensor, "masks heads query hidden"]:
+def hidden_keys(inputs: AttentionInputs, positions: range, width: int) -> Bool[Tensor, "masks heads query hidden"]:
     """True where a key is not in the query's row, for the last columns only: those before are in every row.
 
     Under a plain causal mask only the columns after the block's first query can be hidden; with a mask, all may be.
     """
-    queries = torch.as_tensor(positions, device=inputs.key.device)
     if inputs.mask is not None:
-        return ~inputs.mask[:, :, queries, :width]
+        return ~inputs.mask[:, :, as_index(positions), :width]
+    queries = torch.arange(positions.start, positions[-1] + 1, positions.step, device=inputs.key.device)
     columns = torch.arange(positions[0] + 1, width, device=inputs.key.device)
     return (columns > queries[:, None])[None, None]
 
 
 def scores(
-    inputs: AttentionInputs, positions: Sequence[int], hidden: Bool[Tensor, "masks heads query hidden"]
+    inputs: AttentionInputs, positions: range, hidden: Bool[Tensor, "masks heads query hidden"]
 ) -> Float[Tensor, "batch head query key"]:
     """Scores of the queries at ``positions`` (ascending) with keys 0 … last position; −∞ where the key is hidden."""
     width = positions[-1] + 1
@@ -88,13 +86,9 @@ def hidden_columns(block: Tensor, hidden: Tensor) -> Tensor:
     return block[..., block.shape[-1] - hidden.shape[-1] :]
 
 
-def as_index(positions: Sequence[int]) -> slice | list[int]:
-    """Positions as a slice where they are evenly spaced (the rule), which indexes without a copy."""
-    if len(positions) == 1:
-        return slice(positions[0], positions[0] + 1)
-    if isinstance(positions, range):
-        return slice(positions.start, positions[-1] + 1, positions.step)
-    return list(positions)
+def as_index(positions: range) -> slice:
+    """Positions as a slice, which indexes without a copy."""
+    return slice(positions.start, positions[-1] + 1, positions.step)
 
 
 def log_normalizers(inputs: AttentionInputs) -> Float[Tensor, "batch head position"]:

@@ -27,7 +27,8 @@ from workers.models.loaded import LoadedModel
 from workers.probes.measurement import Measurement, key_columns
 
 # Largest departure from the identity, in units of ‖δ_i‖‖y_i‖ + max_j |A_ij|, by the model's dtype: the output is
-# rounded to that dtype. Measured on the test families: up to 3e-7 in float32, 2e-3 in bfloat16. Wrong scores give a tenth and more.
+# rounded to that dtype. Measured on the test families: up to 3e-7 in float32, 2e-3 in bfloat16; wrong scores give a
+# tenth and more.
 IDENTITY_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 3e-2}
 
 
@@ -56,7 +57,7 @@ def measure(
             losses, gradient = next_token_losses_(logits, batch, parameters.credit)
             torch.autograd.backward(logits, gradient)
         total_loss += float(losses.double().mean(1).sum())
-    checks = {"loss_nats": total_loss / sequences, "identity_residual": float(observer.residual)}
+    checks = {"loss_nats": total_loss / sequences, "max_identity_residual": float(observer.residual)}
     _check(checks, model.dtype)
     log10_d_a, log10_d_c = spreads.cpu().numpy()
     keys = key_columns(
@@ -124,10 +125,10 @@ def _check(checks: dict[str, float], dtype: torch.dtype) -> None:
             "The logits overflowed: try dtype float32, and look whether the model's weights are finite.",
         )
     tolerance = IDENTITY_TOLERANCE[dtype]
-    if not checks["identity_residual"] <= tolerance:  # also when it is not a number
+    if not checks["max_identity_residual"] <= tolerance:  # also when it is not a number
         raise KeyholeError(
             ErrorCode.SELF_CHECK_FAILED,
-            f"The measured rows depart from Σ a A = 0 by {checks['identity_residual']:.3g} of ‖δ‖‖y‖ + max|A|; "
+            f"The measured rows depart from Σ a A = 0 by {checks['max_identity_residual']:.3g} of ‖δ‖‖y‖ + max|A|; "
             f"{tolerance:g} is allowed in {str(dtype).removeprefix('torch.')}.",
             "Try dtype float32. If it stays, the scores measured are not those of the model: report it.",
         )
