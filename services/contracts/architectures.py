@@ -60,7 +60,7 @@ _ENCODER = "it is not a causal language model"
 _MULTIMODAL = "it is multimodal; only text models are measured"
 
 REFUSED: dict[str, str] = {
-    **dict.fromkeys(("bloom", "falcon", "mpt", "gpt_neo", "xglm", "openai-gpt", "ctrl", "transfo-xl"), _NO_DISPATCH),
+    **dict.fromkeys(("bloom", "falcon", "mpt", "gpt_neo", "xglm", "openai-gpt", "ctrl"), _NO_DISPATCH),
     **dict.fromkeys(
         (
             *("mamba", "mamba2", "falcon_mamba", "falcon_h1", "jamba", "bamba", "zamba", "zamba2", "nemotron_h"),

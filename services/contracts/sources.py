@@ -6,7 +6,7 @@ dataset   hf:PATH?config=…&split=…&field=… | file:PATH | tokens:PATH | bui
 
 import re
 from typing import Literal
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from pydantic import BaseModel, ConfigDict
 
@@ -46,7 +46,7 @@ class DatasetSource(BaseModel):
     def __str__(self) -> str:
         options = {"config": self.config, "split": self.split, "field": self.field, "revision": self.revision}
         defaults = {"config": None, "split": "train", "field": "text", "revision": None}
-        query = "&".join(f"{key}={value}" for key, value in options.items() if value != defaults[key])
+        query = "&".join(f"{key}={quote(value or '')}" for key, value in options.items() if value != defaults[key])
         return f"{self.form}:{self.name}" + (f"?{query}" if query else "")
 
 

@@ -1,10 +1,11 @@
 """Hub repositories: a revision resolved to its commit, online or out of the local cache."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeVar
 
-import httpx
+import httpx2  # the client of huggingface_hub
 from huggingface_hub import HfApi, constants, hf_hub_download
 from huggingface_hub.errors import (
     GatedRepoError,
@@ -20,8 +21,8 @@ from huggingface_hub.file_download import repo_folder_name
 from services.contracts.errors import ErrorCode, KeyholeError
 
 TIMEOUT_S = 15.0
-_COMMIT_DIGITS = 40
-_NOT_REACHED = (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, httpx.HTTPError, OSError)
+_COMMIT = re.compile("[0-9a-f]{40}")
+NOT_REACHED = (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, httpx2.HTTPError, OSError)
 
 Result = TypeVar("Result")
 RepositoryType = Literal["model", "dataset"]
@@ -46,25 +47,31 @@ def dataset_commit(name: str, revision: str | None) -> str:
     return _online_or_cached("dataset", name, revision, ask, lambda commit: commit)
 
 
-def model_file(name: str, commit: str, file: str) -> Path:
-    """One small file of a model at a commit, downloaded or out of the cache."""
+def model_file(name: str, revision: str | None, commit: str, file: str) -> Path:
+    """One small file of a model at the commit of its revision, downloaded or out of the cache."""
     try:
-        return Path(hf_hub_download(name, file, revision=commit))
+        # by revision first: only then the cache remembers the revision's commit for times without network
+        path = Path(hf_hub_download(name, file, revision=revision or "main"))
+        return path if path.parent.name == commit else Path(hf_hub_download(name, file, revision=commit))
     except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
         raise _not_found("model", name, commit) from error
-    except _NOT_REACHED as error:
+    except NOT_REACHED as error:
         raise unreachable("model", name, error) from error
 
 
 def cached_commit(kind: RepositoryType, name: str, revision: str | None) -> str | None:
-    """The commit a revision had when the cache last saw it, if a snapshot of that commit is there."""
+    """The commit a revision had when the cache last saw it.
+
+    A model must be in the cache; a data set named by its commit needs not be: its tokens may be cached instead.
+    """
     folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type=kind)
     commit = revision or "main"
     reference = folder / "refs" / commit
     if ".." not in commit and reference.is_file():
         commit = reference.read_text().strip()
-    is_commit = len(commit) == _COMMIT_DIGITS and all(digit in "0123456789abcdef" for digit in commit)
-    return commit if is_commit and (folder / "snapshots" / commit).is_dir() else None
+    if not _COMMIT.fullmatch(commit):
+        return None
+    return commit if kind == "dataset" or (folder / "snapshots" / commit).is_dir() else None
 
 
 def unreachable(kind: RepositoryType, name: str, error: Exception) -> KeyholeError:
@@ -92,7 +99,7 @@ def _online_or_cached(
         ) from error
     except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
         raise _not_found(kind, name, revision) from error
-    except _NOT_REACHED as error:
+    except NOT_REACHED as error:
         commit = cached_commit(kind, name, revision)
         if commit is None:
             raise unreachable(kind, name, error) from error

@@ -59,7 +59,7 @@ def _hub(source: ModelSource) -> ResolvedModel:
     commit, files = hub.model_commit(source.name, source.revision)
     if files is not None:
         _require_safetensors(source, files)
-    config = read_config(hub.model_file(source.name, commit, "config.json"))
+    config = read_config(hub.model_file(source.name, source.revision, commit, "config.json"))
     pinned = ModelSource(form="hf", name=source.name, revision=commit)
     return ResolvedModel(str(pinned), str(pinned), require_supported(config), config, None)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2  # the client of huggingface_hub
 from datasets import load_dataset
 from datasets.exceptions import DatasetNotFoundError, DatasetsError
 from huggingface_hub.errors import HfHubHTTPError
@@ -28,7 +28,7 @@ def hub_pieces(source: DatasetSource) -> Iterator[Piece]:
         for number, row in enumerate(rows):
             where = f"Row {number:,} of {source.name}"
             yield from document_pieces(number, f"row {number}", (text_field(row, source.field, where),))
-    except (HfHubHTTPError, httpx.HTTPError, ConnectionError) as error:
+    except (HfHubHTTPError, httpx2.HTTPError, ConnectionError) as error:
         raise unreachable("dataset", source.name, error) from error
     except (DatasetNotFoundError, FileNotFoundError) as error:
         raise KeyholeError(

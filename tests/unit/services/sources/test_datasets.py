@@ -58,6 +58,8 @@ def test_a_resolved_source_resolves_to_itself(settings: Settings) -> None:
     _write(settings, "a.jsonl", b'{"body": "x"}')
     first = resolve_dataset("file:a.jsonl?field=body", settings)
     assert resolve_dataset(first.source, settings) == first
+    odd = resolve_dataset("file:a.jsonl?field=a%26b%2B%25 c", settings)
+    assert resolve_dataset(odd.source, settings) == odd
     docs = resolve_dataset("builtin:python-docs", settings)
     assert resolve_dataset(docs.source, settings) == docs
 
