@@ -14,7 +14,6 @@ per tier and the number of partitions grows with the logarithm of the jobs, and 
 """
 
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,8 +24,8 @@ from services.contracts.kinds import result_tables
 from services.contracts.states import TERMINAL_STATES
 
 FACTOR = 16
-_FIRST_TIER_BYTES = 16 * 2**20
-_LARGEST_BYTES = 4 * 2**30  # of a common partition: what one rewrite after a deletion may cost
+_FIRST_TIER_BYTES = 16 * 2**10
+LARGEST_BYTES = 4 * 2**30  # of a common partition: what one rewrite after a deletion may cost
 _SETTLED_S = 60.0  # a job so long at rest is not about to be retried
 _SWAP_WAIT_S = 2  # for the exclusive lock: readers queue behind it so long at most
 _SNAPSHOT_WAIT_S = 20  # for old snapshots: a dump can hold one for hours
@@ -80,15 +79,14 @@ def merge(conn: Connection, table: str, settled_s: float = _SETTLED_S) -> int:
             return 0
         done, until = 0, time.monotonic() + _ROUND_S
         gone = _deleted_jobs(conn, table)
-        tiers: dict[int, list[_Partition]] = defaultdict(list)
-        for partition in _partitions(conn, table):
-            if partition.bytes < _LARGEST_BYTES // 2 and not gone.intersection(partition.jobs):
-                tiers[partition.tier].append(partition)
-        for _, waiting in sorted(tiers.items()):
-            resting = [partition for partition in waiting if _at_rest(conn, partition.jobs, settled_s)]
-            for group in _full_groups(resting):
-                if time.monotonic() < until:
-                    done += _replace(conn, table, group, tuple(job for one in group for job in one.jobs))
+        resting = [
+            partition
+            for partition in _partitions(conn, table)
+            if not gone.intersection(partition.jobs) and _at_rest(conn, partition.jobs, settled_s)
+        ]
+        for group in full_groups(resting):
+            if time.monotonic() < until:
+                done += _replace(conn, table, group, tuple(job for one in group for job in one.jobs))
         return done
 
 
@@ -119,17 +117,24 @@ def _partitions(conn: Connection, table: str) -> list[_Partition]:
     return found
 
 
-def _full_groups(partitions: list[_Partition]) -> list[list[_Partition]]:
-    """Groups of FACTOR partitions, or of fewer that together fill at least half of the largest; the rest waits."""
-    groups: list[list[_Partition]] = [[]]
-    for partition in sorted(partitions, key=lambda one: min(one.jobs)):
-        if len(groups[-1]) == FACTOR or sum(one.bytes for one in groups[-1]) + partition.bytes > _LARGEST_BYTES:
-            groups.append([])
-        groups[-1].append(partition)
+def full_groups(partitions: Sequence[_Partition]) -> list[list[_Partition]]:
+    """Groups to merge: of one tier, FACTOR of them or as many as fill at least half of the largest; the rest waits."""
+    groups: list[list[_Partition]] = []
+    for tier in sorted({partition.tier for partition in partitions}):
+        group: list[_Partition] = []
+        for partition in sorted(partitions, key=lambda one: min(one.jobs)):
+            if partition.tier != tier or partition.bytes >= LARGEST_BYTES // 2:
+                continue
+            size = sum(one.bytes for one in group)
+            if group and (len(group) == FACTOR or size + partition.bytes > LARGEST_BYTES):
+                groups.append(group)
+                group = []
+            group.append(partition)
+        groups.append(group)
     return [
         group
         for group in groups
-        if len(group) == FACTOR or (len(group) > 1 and sum(one.bytes for one in group) >= _LARGEST_BYTES // 2)
+        if len(group) == FACTOR or (len(group) > 1 and sum(one.bytes for one in group) >= LARGEST_BYTES // 2)
     ]
 
 

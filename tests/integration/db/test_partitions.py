@@ -1,5 +1,6 @@
 """A job's own partition: made once by many at a time, indexed at the end, gone with the job."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -101,3 +102,24 @@ def test_a_long_reader_delays_the_storage_but_not_the_deletion(
         assert conn.execute("SHOW lock_timeout").fetchone() == ("0",)
     merging.sweep(conn, TABLE.name)
     assert partitions.bounds(conn, TABLE.name) == {}
+
+
+def test_jobs_start_while_the_storage_of_a_deleted_one_waits_for_its_readers(
+    database: MigratedDatabase, conn: psycopg.Connection, new_job: NewJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "_SNAPSHOT_WAIT_S", 3)
+    deleted, starting = new_job(ROWS, state=JobState.SUCCEEDED), new_job()
+    with database.connect() as reader, reader.transaction():
+        reader.execute(f"SELECT count(*) FROM keyhole.{TABLE.name} WHERE job_id = {deleted}")
+        with conn.transaction():
+            jobs.delete(conn, deleted)
+        with database.connect() as housekeeper, ThreadPoolExecutor(1) as pool:
+            sweeping = pool.submit(merging.sweep, housekeeper, TABLE.name)
+            time.sleep(1)
+            conn.execute("SET lock_timeout = '1s'")
+            partitions.create(conn, TABLE.name, starting)
+            copy.copy_rows(conn, TABLE, starting, ROWS)
+            assert len(stored_rows(conn, starting)) == 60
+            assert sweeping.result() == 0
+    merging.sweep(conn, TABLE.name)
+    assert partitions.bounds(conn, TABLE.name) == {f"{TABLE.name}_j{starting}": [starting]}
