@@ -40,9 +40,9 @@ def as_json(value: BaseModel | Iterable[BaseModel] | Mapping[str, Any]) -> None:
     data(json.dumps(plain, indent=2, ensure_ascii=False))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Aligned columns; numbers to the right."""
-    texts = [[_text(cell) for cell in row] for row in rows]
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, widest: int | None = None) -> None:
+    """Aligned columns; numbers to the right; cells wider than ``widest`` end in an ellipsis."""
+    texts = [[_cut(_text(cell), widest) for cell in row] for row in rows]
     numeric = [bool(texts) and all(_is_number(row[at]) or row[at] == "" for row in texts) for at in range(len(columns))]
     widths = [max([len(name), *(len(row[at]) for row in texts)]) for at, name in enumerate(columns)]
 
@@ -95,6 +95,10 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value).replace("\n", " ")
+
+
+def _cut(text: str, widest: int | None) -> str:
+    return text if widest is None or len(text) <= widest else f"{text[: widest - 1]}…"
 
 
 def _is_number(text: str) -> bool:

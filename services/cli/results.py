@@ -12,6 +12,8 @@ from services.cli import output
 from services.cli.jobs import JobId, api
 from services.cli.output import Json
 
+_WIDEST_CELL = 48  # of the table format; the others write every cell whole
+
 
 class Format(StrEnum):
     TABLE = "table"
@@ -41,7 +43,7 @@ def sql(
             import json as json_module
 
             answered = json_module.loads(answer.read())
-            output.table([column["name"] for column in answered["columns"]], answered["rows"])
+            output.table([column["name"] for column in answered["columns"]], answered["rows"], widest=_WIDEST_CELL)
         else:
             with to.open("wb") if to else sys.stdout.buffer as file:
                 shutil.copyfileobj(answer, file)
