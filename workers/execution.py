@@ -91,6 +91,7 @@ def _measure(
 
     from workers.data import read_sequences, vocabulary_texts
     from workers.models import load_model
+    from workers.models.memory import estimate_bytes
     from workers.probes import PROBES
 
     parameters = kind.parameters.model_validate(job.parameters)
@@ -132,6 +133,9 @@ def _measure(
         "host": socket.gethostname(),
         "threads": torch.get_num_threads(),
         "preparation_s": round(time.monotonic() - started, 3),
+        "memory_estimate_bytes": estimate_bytes(
+            loaded.architecture, parameters.length, parameters.batch, parameters.dtype
+        ),
     }
 
     def vocabulary() -> list[str]:

@@ -102,25 +102,5 @@ def require_supported(config: dict[str, Any]) -> str:
     return model_type
 
 
-def context_length(config: dict[str, Any]) -> int | None:
-    """Longest sequence the config says the model was made for, in tokens."""
-    for key in ("max_position_embeddings", "n_positions", "n_ctx"):
-        value = config.get(key)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    return None
-
-
-def require_length(config: dict[str, Any], length: int) -> None:
-    """Refuse sequences longer than the model's positions; raises KeyholeError (invalid_request)."""
-    longest = context_length(config)
-    if longest is not None and length > longest:
-        raise KeyholeError(
-            ErrorCode.INVALID_REQUEST,
-            f"Sequences of {length:,} tokens are longer than the model's {longest:,} positions.",
-            f"Set length to at most {longest}.",
-        )
-
-
 def _unsupported(message: str) -> KeyholeError:
     return KeyholeError(ErrorCode.MODEL_UNSUPPORTED, message, f"Supported: {', '.join(sorted(SUPPORTED))}.")

@@ -9,7 +9,6 @@ from pathlib import Path
 import gguf
 import pytest
 
-from services.contracts.architectures import require_length
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
 from services.sources import builtin, resolve_model
@@ -102,13 +101,6 @@ def test_the_builtin_model_is_pinned_and_described_as_its_file_says(settings: Se
         "vocab_size": "llama.vocab_size",
     }
     assert {key: fields[name].contents() for key, name in said.items()} == {key: model.config[key] for key in said}
-
-
-def test_sequences_beyond_the_models_positions_are_refused() -> None:
-    require_length({"n_positions": 1024}, 1024)
-    require_length({}, 10**6)
-    with pytest.raises(KeyholeError, match="1,025 tokens"):
-        require_length({"n_positions": 1024}, 1025)
 
 
 def test_resolving_imports_neither_torch_nor_transformers(tmp_path: Path) -> None:
