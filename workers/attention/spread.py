@@ -69,12 +69,23 @@ def _middle_(
 ) -> tuple[Float[Tensor, "batch head query"], Float[Tensor, "batch head query"]]:
     """The two middle entries of each row, twice the same in a row of odd length. Hidden entries must be −∞."""
     _fill_hidden_(rows, padding.upper, torch.inf)
-    middle = padding.middle
-    if rows.device.type == "cpu":
-        rows.numpy().partition(middle, axis=-1)
-        upper = rows[..., middle].clone()
-        lower = rows[..., :middle].amax(-1) if padding.even is not None else upper
-    else:
-        upper = rows.kthvalue(middle + 1, dim=-1).values
-        lower = rows.kthvalue(middle, dim=-1).values if padding.even is not None else upper
+    select = partition_middle_ if rows.device.type == "cpu" else kth_middle
+    lower, upper = select(rows, padding.middle, two=padding.even is not None)
     return (lower if padding.even is None else torch.where(padding.even, lower, upper)), upper
+
+
+def partition_middle_(
+    rows: Float[Tensor, "*row key"], rank: int, *, two: bool
+) -> tuple[Float[Tensor, "*row"], Float[Tensor, "*row"]]:
+    """Entries of rank ``rank - 1`` (if ``two`` are asked for) and ``rank`` in each row, by NumPy. Reorders the rows."""
+    rows.numpy().partition(rank, axis=-1)  # one rank: NumPy has no vector instructions for several
+    upper = rows[..., rank].clone()
+    return (rows[..., :rank].amax(-1) if two else upper), upper
+
+
+def kth_middle(
+    rows: Float[Tensor, "*row key"], rank: int, *, two: bool
+) -> tuple[Float[Tensor, "*row"], Float[Tensor, "*row"]]:
+    """The same by torch, on any device."""
+    upper = rows.kthvalue(rank + 1, dim=-1).values
+    return (rows.kthvalue(rank, dim=-1).values if two else upper), upper

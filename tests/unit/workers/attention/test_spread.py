@@ -103,3 +103,14 @@ def test_a_nan_in_a_row_shows_in_that_row_only() -> None:
     rows = np.array([[1.0, np.nan, 2.0], [1.0, 4.0, 2.0]])
     np.testing.assert_allclose(_log10_spread(rows), [np.nan, np.log10(2)])
     np.testing.assert_allclose(_log10_weights(rows), [np.nan, 2 / np.log(10)])
+
+
+@given(rows_of_floats, st.booleans())
+def test_torch_selects_the_same_entries_as_numpy(rows: np.ndarray, two: bool) -> None:
+    """GPUs take torch's selection; it is compared here on the CPU."""
+    rank, block = rows.shape[-1] // 2, torch.from_numpy(rows)
+    two = two and rank > 0
+    for one, other in zip(
+        spread.kth_middle(block, rank, two=two), spread.partition_middle_(block.clone(), rank, two=two), strict=True
+    ):
+        assert torch.equal(one, other)
