@@ -164,7 +164,7 @@ def _measure(
         try:
             _write(ledger, kind, shard, measurement.rows, measurement.checks)
         except ClaimLostError:
-            ledger.transact(lambda conn: counters.increment(conn, "finishes_refused"))
+            ledger.transact(lambda conn: counters.increment(conn, "duplicates_refused"))
             return
 
 

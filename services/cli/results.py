@@ -57,7 +57,7 @@ def export(
     json: Json = False,
 ) -> None:
     """Write a job's tables as Parquet, with a manifest of row counts and hashes."""
-    from services.client_export import read_manifest
+    from services.client.export import read_manifest
 
     path = api().job(job_id).export(to)
     manifest = read_manifest(path)

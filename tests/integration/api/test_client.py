@@ -77,7 +77,7 @@ def test_following_resumes_after_an_event_without_gaps_or_repeats(api, keyhole):
 
 
 def test_following_survives_a_stream_that_is_cut(api, keyhole, monkeypatch):
-    from services import client_events
+    from services.client import events as client_events
 
     monkeypatch.setattr(client_events, "_READ_TIMEOUT_S", 0.05)  # every stream is cut before its next sign of life
     job = submit(api, keyhole)

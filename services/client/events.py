@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import httpx_sse
 
-from services.client_connection import Connection, Unreachable
+from services.client.connection import Connection, Unreachable
 from services.contracts.jobs import EventView, JobDetail
 
 _READ_TIMEOUT_S = 45.0  # the server sends a sign of life every 15 s

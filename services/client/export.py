@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from services import client_tables
-from services.client_connection import Connection
+from services.client.connection import Connection
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.jobs import SummaryRow
 from services.contracts.states import JobState
@@ -46,8 +45,8 @@ def export(connection: Connection, job: "Job", folder: Path) -> Path:
     (folder / MANIFEST).unlink(missing_ok=True)  # an older one must not vouch for files half replaced
     files: list[dict[str, Any]] = []
     for table in job.tables():
-        with client_tables.opened(connection, job.id, table) as body:
-            batches = client_tables.reader(body)
+        with tables.opened(connection, job.id, table) as body:
+            batches = tables.reader(body)
             files.append(_write(folder, table, batches.schema, batches))
     stored = job.detail.progress.rows
     arrived = sum(file["rows"] for file in files)

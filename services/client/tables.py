@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from services.client_connection import Connection
+from services.client.connection import Connection
 
 if TYPE_CHECKING:
     import pyarrow

@@ -1,14 +1,4 @@
-"""Keyhole from Python: submit jobs, wait for them, take their tables as pandas or Arrow.
-
-    from services.client import Keyhole
-    job = Keyhole().submit("gradient_scale", model="builtin:smollm2-135m-instruct", dataset="builtin:python-docs")
-    table = job.wait().frame("gradient_scale")
-
-KeyholeError            what the API refused, with code, message and hint
-├── Unreachable         nobody answered
-├── JobFailed           a job that was waited for failed; carries the traceback
-└── JobCancelled        a job that was waited for was cancelled
-"""
+"""The two objects of the Python client: ``Keyhole``, one API, and ``Job``, one job of it."""
 
 import uuid
 import warnings
@@ -18,9 +8,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from services import client_events, client_tables
-from services.client_connection import Connection, Unreachable
-from services.client_progress import Bar
+from services.client import events as client_events
+from services.client import tables as client_tables
+from services.client.connection import Connection
+from services.client.progress import Bar
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.jobs import (
     EventView,
@@ -38,8 +29,6 @@ from services.contracts.states import JobState, Scope
 if TYPE_CHECKING:
     import pandas
     import pyarrow
-
-__all__ = ["Job", "JobCancelled", "JobFailed", "Keyhole", "KeyholeError", "Unreachable"]
 
 
 class JobFailed(KeyholeError):
@@ -311,9 +300,9 @@ class Job:
 
     def export(self, folder: str | Path) -> Path:
         """Write each table as Parquet below ``folder``, with a manifest; returns the manifest's path."""
-        from services import client_export  # here: pyarrow takes half a second to import
+        from services.client.export import export  # here: pyarrow takes half a second to import
 
-        return client_export.export(self._connection, self, Path(folder))
+        return export(self._connection, self, Path(folder))
 
     def _post(self, action: str) -> Self:
         answer = self._connection.request("POST", f"/v1/jobs/{self.id}/{action}")

@@ -1,0 +1,17 @@
+"""Keyhole from Python: submit jobs, wait for them, take their tables as pandas or Arrow.
+
+    from services.client import Keyhole
+    job = Keyhole().submit("gradient_scale", model="builtin:smollm2-135m-instruct", dataset="builtin:python-docs")
+    table = job.wait().frame("gradient_scale")
+
+KeyholeError            what the API refused, with code, message and hint
+├── Unreachable         nobody answered
+├── JobFailed           a job that was waited for failed; carries the traceback
+└── JobCancelled        a job that was waited for was cancelled
+"""
+
+from services.client.connection import Unreachable
+from services.client.keyhole import Job, JobCancelled, JobFailed, Keyhole
+from services.contracts.errors import KeyholeError
+
+__all__ = ["Job", "JobCancelled", "JobFailed", "Keyhole", "KeyholeError", "Unreachable"]
