@@ -47,7 +47,10 @@ fmt: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.installed-dev
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.gradient_scale
+	$(BIN)/python -m benchmarks.copy_rows
+	$(BIN)/keyhole up --detach
+	$(BIN)/python -m benchmarks.jobs
 
 # Exact versions for every platform: torch without the local suffix of a CPU build, so that each machine may take its
 # own; CUDA packages are what that torch asks for, hence not listed. `make lock UPGRADE=--upgrade` takes newer versions.
@@ -59,6 +62,7 @@ lock: $(VENV)/.installed-dev
 	$(PIP) pip-tools
 	$(COMPILE) $(UPGRADE) --upgrade-package '$(TORCH)' --output-file requirements.lock pyproject.toml
 	sed -i.old 's/^torch==\([0-9.]*\)+.*/torch==\1/' requirements.lock
+	echo "async-timeout==5.0.1 ; python_full_version < '3.11.3'  # redis asks for it there only" >> requirements.lock
 	$(COMPILE) $(UPGRADE) --upgrade-package '$(TORCH)' --extra dev --constraint requirements.lock \
 		--output-file requirements-dev.lock pyproject.toml
 	sed -i.old 's/^torch==\([0-9.]*\)+.*/torch==\1/' requirements-dev.lock
