@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from services.client import tables
 from services.client.connection import Connection
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.jobs import SummaryRow

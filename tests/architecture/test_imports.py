@@ -23,7 +23,7 @@ def modules_after(statement: str) -> set[str]:
         "from services.api.app import create_app\n"
         "from services.contracts.settings import Settings\n"
         "create_app(Settings()).openapi()",
-        "from services.client import Keyhole\nimport services.client_export",
+        "from services.client import Keyhole\nimport services.client.export",
         "import services.cli.app, services.cli.commands, importlib\n"
         "[importlib.import_module(target.partition(':')[0])\n"
         " for panel in services.cli.commands.PANELS.values() for target in panel.values()]",

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from services.client_connection import Unreachable, find_api, raise_for_problem
+from services.client.connection import Unreachable, find_api, raise_for_problem
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import settings
 from services.local import stack_file
