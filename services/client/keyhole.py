@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from services.client import events as client_events
 from services.client import tables as client_tables
 from services.client.connection import Connection
+from services.client.local_paths import absolute_source
 from services.client.progress import Bar
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.jobs import (
@@ -89,7 +90,8 @@ class Keyhole:
 
         A lost answer is asked for again under the same idempotency key, so that it cannot make two jobs.
         """
-        body: dict[str, Any] = {"kind": kind, "model": model, "dataset": dataset, "parameters": parameters}
+        sources = {"model": absolute_source(model), "dataset": absolute_source(dataset)}
+        body: dict[str, Any] = {"kind": kind, **sources, "parameters": parameters}
         body |= {"priority": priority, "force": force, "label": label}
         if time_limit_s is not None:
             body["time_limit_s"] = time_limit_s

@@ -142,6 +142,8 @@ class LocalStack:
             if os.geteuid() == 0:
                 self.home.chmod(0o711)  # PostgreSQL's user passes through; what lies inside is closed
             self.logs.mkdir(mode=0o700, exist_ok=True)
+            for allowed in ("models", "data"):  # where path:, file: and tokens: may point unless settings say otherwise
+                (self.home / allowed).mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise KeyholeError(
                 ErrorCode.UNAVAILABLE,

@@ -1,0 +1,16 @@
+"""Relative paths in sources: what exists in the current folder is meant, as everywhere else on a command line."""
+
+from pathlib import Path
+
+
+def absolute_source(source: str) -> str:
+    """``path:``, ``file:`` and ``tokens:`` of something in the current folder by its full path; others unchanged.
+
+    A relative path that does not exist here is left to the API, which looks for it below its own allowed folders.
+    """
+    form, _, rest = source.partition(":")
+    name, mark, options = rest.partition("?")
+    if form not in ("path", "file", "tokens") or not name or Path(name).is_absolute():
+        return source
+    here = Path(name).expanduser()
+    return f"{form}:{here.resolve()}{mark}{options}" if here.exists() else source
