@@ -15,6 +15,7 @@ from services.client.connection import Connection
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.jobs import SummaryRow
 from services.contracts.states import JobState
+from services.contracts.tables import TOKEN_TABLE
 
 if TYPE_CHECKING:
     from services.client import Job
@@ -34,7 +35,7 @@ SUMMARY_SCHEMA = pa.schema([(name, _SUMMARY_TYPES.get(name, pa.float64())) for n
 
 
 def export(connection: Connection, job: "Job", folder: Path) -> Path:
-    """One Parquet file per table, one for the summaries, and the manifest, which is written last.
+    """One Parquet file per table, one each for tokens and summaries, and the manifest, which is written last.
 
     Raises KeyholeError: conflict for a job that has not succeeded, unavailable when rows are missing on arrival.
     """
@@ -45,12 +46,12 @@ def export(connection: Connection, job: "Job", folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)  # an older one must not vouch for files half replaced
     files: list[dict[str, Any]] = []
-    for table in job.tables():
+    for table in [*job.tables(), TOKEN_TABLE]:
         with tables.opened(connection, job.id, table) as body:
             batches = tables.reader(body)
             files.append(_write(folder, table, batches.schema, batches))
     stored = job.detail.progress.rows
-    arrived = sum(file["rows"] for file in files)
+    arrived = sum(file["rows"] for file in files if file["table"] != TOKEN_TABLE)
     if arrived != stored:
         raise KeyholeError(
             ErrorCode.UNAVAILABLE, f"Job {job.id} has {stored:,} rows, but {arrived:,} arrived.", "Export it again."

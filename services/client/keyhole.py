@@ -274,7 +274,11 @@ class Job:
         head: int | None = None,
         arrow: bool = False,
     ) -> "pandas.DataFrame | pyarrow.Table":
-        """The rows of one table that the job measured: all, or some columns, of one layer or head if asked."""
+        """The rows of one table that the job measured: all, or some columns, of one layer or head if asked.
+
+        The table "token" has the token, its text and its document at every (sequence, position), to be joined to
+        (sequence, query).
+        """
         name = table or self.tables()[0]
         with client_tables.opened(self._connection, self.id, name, columns=columns, layer=layer, head=head) as body:
             found = client_tables.read_all(body)

@@ -39,6 +39,8 @@ class SummaryMetric:
     comment: str
 
 
+TOKEN_TABLE = "token"  # noqa: S105  # a table of text tokens; beside the tables of its kind every job has this one: the text behind (sequence, query)
+
 STATISTIC_KEY = (
     Column("job_id", "int4", "the job that measured the row"),
     Column("layer", "int2", "layer, 0-based"),

@@ -11,6 +11,7 @@ from fastapi.responses import StreamingResponse
 from db import export
 from db.connection import connect
 from db.repositories import summaries
+from db.token_export import TOKEN_SCHEMA, token_batches
 from services.api import formats
 from services.api.auth import Reader
 from services.api.database import Database, Pool, ServerSettings
@@ -18,7 +19,7 @@ from services.api.routes.jobs import JobId, found
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.jobs import SummaryRow
 from services.contracts.kinds import KINDS
-from services.contracts.tables import ResultTable
+from services.contracts.tables import TOKEN_TABLE, ResultTable
 
 router = APIRouter(prefix="/v1/jobs", tags=["results"])
 
@@ -61,12 +62,18 @@ def job_table(
 ) -> StreamingResponse:
     """All rows of one per-query table that the job has stored so far, streamed from one snapshot.
 
+    The table `token` has the token, its text and its document at every (sequence, position) of the job's data.
     A connection that breaks shows as a broken body, never as a table that looks whole.
     """
     with pool.connection() as conn:
-        described = _table_of(conn, job_id, table)
-    schema = export.schema(described, column)
-    batches = _batches(settings, described, job_id, column, layer, head)
+        described = None if table == TOKEN_TABLE else _table_of(conn, job_id, table)
+        found(conn, job_id)
+    if described is None:
+        _refuse_filters(column, layer, head)
+        schema, batches = TOKEN_SCHEMA, _token_batches(settings, job_id)
+    else:
+        schema = export.schema(described, column)
+        batches = _batches(settings, described, job_id, column, layer, head)
     begun = chain([next(batches, None)], batches)  # what is wrong from the start is a problem, not a broken body
     rows = (batch for batch in begun if batch is not None)
     return StreamingResponse(formats.encoded(format, schema, rows), media_type=formats.MEDIA_TYPES[format])
@@ -81,8 +88,23 @@ def _table_of(conn: Database, job_id: int, name: str) -> ResultTable:
     raise KeyholeError(
         ErrorCode.NOT_FOUND,
         f"Jobs of kind {kind.name} have no table {name[:100]!r}.",
-        f"Tables: {', '.join(table.name for table in kind.tables) or 'none'}.",
+        f"Tables: {', '.join([*(table.name for table in kind.tables), TOKEN_TABLE])}.",
     )
+
+
+def _refuse_filters(columns: list[str] | None, layer: int | None, head: int | None) -> None:
+    if columns or layer is not None or head is not None:
+        raise KeyholeError(
+            ErrorCode.INVALID_REQUEST,
+            f"The table {TOKEN_TABLE} has no layers and heads, and is sent whole.",
+            "Leave out column, layer and head.",
+        )
+
+
+def _token_batches(settings: ServerSettings, job_id: int) -> Iterator[pa.RecordBatch]:
+    assert settings.database_url is not None  # the pool was opened with it
+    with connect(settings.database_url.get_secret_value(), application_name="keyhole-api export") as conn:
+        yield from token_batches(conn, job_id)
 
 
 def _batches(

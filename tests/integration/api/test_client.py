@@ -54,6 +54,11 @@ def test_an_unknown_table_or_column_is_refused_with_the_known_ones(api, keyhole)
         job.frame("gradients")
     with pytest.raises(KeyholeError, match="log10_d_a"):
         job.frame(columns=["log10_d_b"])
+    with pytest.raises(KeyholeError, match="no layers"):
+        job.frame("token", layer=0)
+    assert list(job.frame("token").columns) == [
+        "sequence", "position", "token_id", "text", "document", "document_name"
+    ]  # fmt: skip
 
 
 def test_the_events_come_in_order_and_end_with_the_job(api, keyhole):
@@ -134,6 +139,7 @@ def test_an_export_holds_every_row_and_hashes_that_fit(api, keyhole, tmp_path):
         path = tmp_path / "out" / file["file"]
         assert pq.read_metadata(path).num_rows == file["rows"]
         assert hashlib.sha256(path.read_bytes()).hexdigest() == file["sha256"]
+    assert set(by_table) == {"gradient_scale", "token", "summary"}
     table = pq.read_table(tmp_path / "out" / "gradient_scale.parquet")
     assert table["job_id"].unique().to_pylist() == [job.id]
     assert manifest["job"]["model_identity"] == job.detail.model_identity

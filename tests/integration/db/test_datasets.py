@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import psycopg
+import pyarrow as pa
 import pytest
 
+from db import token_export
 from db.repositories import counters, datasets, jobs, models
 from tests.conftest import MigratedDatabase
 from tests.integration.db.conftest import NewJob
@@ -64,6 +66,21 @@ def test_every_token_comes_back_with_its_text_and_document(conn: psycopg.Connect
         "SELECT text FROM analysis.sequence_text WHERE job_id = %s AND sequence = 3", (job_id,)
     ).fetchone() or ("",)
     assert text == "".join(shown[token] for token in TOKENS[3])
+
+
+def test_tokens_are_exported_whole_and_in_order_whatever_the_batch(
+    conn: psycopg.Connection, new_job: NewJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_export, "_BATCH_ROWS", 4)
+    with conn.transaction():
+        dataset_id = datasets.store(conn, TokenSet(TOKENS, DOCUMENTS), lambda: WORDS)
+    table = pa.Table.from_batches(token_export.token_batches(conn, _job_with(conn, new_job, dataset_id)))
+    assert table.schema == token_export.TOKEN_SCHEMA
+    assert table["token_id"].to_pylist() == TOKENS.reshape(-1).tolist()
+    assert table["sequence"].to_pylist() == np.repeat(np.arange(5), 7).tolist()
+    assert table["position"].to_pylist() == np.tile(np.arange(7), 5).tolist()
+    assert table["document"].to_pylist()[:7] == [0, 0, 0, 1, 1, 1, 1]
+    assert list(token_export.token_batches(conn, new_job())) == []
 
 
 def test_bare_token_ids_have_no_text_and_no_document(conn: psycopg.Connection, new_job: NewJob) -> None:
