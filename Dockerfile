@@ -10,9 +10,12 @@ WORKDIR /opt/keyhole
 COPY requirements.lock requirements-builtin.lock ./
 
 FROM base AS dependencies-cpu
-# the CPU build of the locked version; a tenth of the size of the one with CUDA
+# PyTorch's index of CPU builds, a tenth of the size of those with CUDA (its "Get started" page names the address):
+#   docker compose build --build-arg TORCH_CPU_INDEX=https://…
+# Without it the default build for Linux is installed, which runs on CPUs too.
+ARG TORCH_CPU_INDEX=
 RUN version="$(sed -n 's/^torch==//p' requirements.lock)" \
-    && pip install --index-url https://download.pytorch.org/whl/cpu "torch==${version}" \
+    && pip install ${TORCH_CPU_INDEX:+--index-url "$TORCH_CPU_INDEX"} "torch==${version}" \
     && pip install -r requirements.lock \
     && pip install --no-deps -r requirements-builtin.lock
 
