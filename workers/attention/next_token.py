@@ -12,7 +12,7 @@ from torch import Tensor
 from services.contracts.probes.common import Credit
 from workers.attention.rows import at_least_float32
 
-CHUNK = 2**21  # logits handled at once, so that they stay in the cache (measured: 2**19 to 2**23 alike)
+CHUNK = 2**19  # logits handled at once; measured: all at once takes 2.4 times as long, torch's cross-entropy 6 times
 
 
 def next_token_losses_(
