@@ -21,6 +21,7 @@ from psycopg import sql
 install_import_hook(["workers.attention", "workers.probes"], "beartype.beartype")
 
 from services.contracts.errors import KeyholeError  # noqa: E402  # after the hook
+from services.contracts.settings import Settings  # noqa: E402  # after the hook
 from services.local.postgres import OWNER, EmbeddedPostgres  # noqa: E402  # after the hook
 from services.local.valkey import EmbeddedValkey  # noqa: E402  # after the hook
 
@@ -52,6 +53,12 @@ def _needed(service: str) -> Iterator[None]:
         if os.environ.get("CI"):
             raise
         pytest.skip(f"{service} cannot start here: {error}")
+
+
+@pytest.fixture(scope="session")
+def builtin_settings() -> Settings:
+    """A home whose cache keeps the converted built-in model between runs."""
+    return Settings(home=Path(__file__).parents[1] / ".keyhole" / "tests")
 
 
 @pytest.fixture(scope="session")

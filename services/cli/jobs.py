@@ -52,7 +52,7 @@ def submit(
     elif json:
         output.as_json(job.detail)
     elif job.state.terminal:
-        output.data(waiting.ending(job.detail, reused=job.reused))
+        output.data(waiting.ending(job.detail))
     else:
         already = " already" if job.reused else ""
         position = job.detail.progress.queue_position

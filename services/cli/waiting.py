@@ -32,15 +32,15 @@ def wait(job: "Job", *, json: bool) -> None:
     if json:
         output.as_json(job.detail)
     else:
-        output.data(ending(job.detail, reused=job.reused))
+        output.data(ending(job.detail))
     raise typer.Exit(_CODES.get(job.state, ExitCode.OK))
 
 
-def ending(job: JobDetail, *, reused: bool = False) -> str:
+def ending(job: JobDetail) -> str:
     """How a job ended, in a few lines."""
     if job.state is JobState.SUCCEEDED:
         took = output.duration(job.duration_s)
-        if reused:
+        if job.reused:
             return f"Job {job.id} had succeeded already ({job.progress.rows:,} rows); --force computes it again."
         return f"Job {job.id} succeeded: {job.progress.rows:,} rows in {took}."
     if job.error is None:

@@ -104,7 +104,7 @@ class Keyhole:
             timeout=180.0,  # sources are resolved: the built-in model is unpacked, a hub may be slow
         )
         detail = JobDetail.model_validate_json(answer.content)
-        return Job(self._connection, detail, reused=detail.reused)
+        return Job(self._connection, detail)
 
     def job(self, job_id: int) -> "Job":
         """The job of that number; raises KeyholeError (not_found)."""
@@ -188,10 +188,14 @@ class Keyhole:
 class Job:
     """One job, as it was when last looked at: ``refresh()`` looks again, ``wait()`` until it has ended."""
 
-    def __init__(self, connection: Connection, detail: JobDetail, *, reused: bool = False) -> None:
+    def __init__(self, connection: Connection, detail: JobDetail) -> None:
         self._connection = connection
         self.detail = detail
-        self.reused = reused  # the submission was answered by a job that stood already
+
+    @property
+    def reused(self) -> bool:
+        """Whether the submission was answered by a job that stood already."""
+        return self.detail.reused
 
     @property
     def id(self) -> int:
@@ -209,7 +213,8 @@ class Job:
         )
 
     def refresh(self) -> Self:
-        self.detail = client_events.job(self._connection, self.id)
+        fresh = client_events.job(self._connection, self.id)
+        self.detail = fresh.model_copy(update={"reused": self.reused})
         return self
 
     def wait(self, *, progress: bool = True) -> Self:

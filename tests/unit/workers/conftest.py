@@ -1,16 +1,9 @@
-"""The built-in model for tests that need a real one; converted once and kept between runs."""
-
-from pathlib import Path
+"""The built-in model for tests that need a real one."""
 
 import pytest
 
 from services.contracts.settings import Settings
 from workers.models import LoadedModel, load_model
-
-
-@pytest.fixture(scope="session")
-def builtin_settings() -> Settings:
-    return Settings(home=Path(__file__).parents[3] / ".keyhole" / "tests")
 
 
 @pytest.fixture(scope="session")
