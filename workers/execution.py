@@ -59,7 +59,8 @@ def main() -> None:
 def _run(attempt_token: UUID, device: str, configuration: Settings) -> None:
     assert configuration.database_url is not None
     patience_s = configuration.life.lease_s + configuration.life.database_grace_s
-    ledger = Ledger(configuration.database_url.get_secret_value(), patience_s)
+    url = configuration.database_url.get_secret_value()
+    ledger = Ledger(url, patience_s, attempts.connection_name(attempt_token))
     job = ledger.transact(lambda conn: _job_of(conn, attempt_token))
     if job is None:
         return

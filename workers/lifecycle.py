@@ -17,6 +17,8 @@ from db.connection import connect
 log = structlog.get_logger()
 T = TypeVar("T")
 
+_IDLE_IN_TRANSACTION_S = 30  # the longest pause is that for the texts of a new vocabulary, some seconds
+
 
 class Ledger:
     """One connection to the job rows. ``transact`` runs a function in a transaction and outlives database restarts.
@@ -25,9 +27,14 @@ class Ledger:
     are, because their tokens say whether they happened.
     """
 
-    def __init__(self, url: str, patience_s: float) -> None:
+    def __init__(self, url: str, patience_s: float, name: str = "keyhole worker") -> None:
         self._url = url
         self._patience_s = patience_s
+        self._options = {
+            "application_name": name,
+            # a process that is stopped in the middle must not keep others from the row it has locked
+            "options": f"-c idle_in_transaction_session_timeout={_IDLE_IN_TRANSACTION_S}s",
+        }
         self._conn: Connection | None = None
 
     def transact(self, function: Callable[[Connection], T], patience_s: float | None = None) -> T:
@@ -36,7 +43,7 @@ class Ledger:
         while True:
             try:
                 if self._conn is None or self._conn.closed:
-                    self._conn = connect(self._url)
+                    self._conn = connect(self._url, **self._options)
                 with self._conn.transaction():
                     return function(self._conn)
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import structlog
@@ -29,22 +30,33 @@ _HOUSEKEEPING_EVERY_S = 60.0
 def reconcile(conn: Connection, configuration: Settings) -> None:
     """One round: expired leases, unsettled jobs, hints for waiting jobs, overlong analysts' statements."""
     life = configuration.life
-    with conn.transaction():
-        locked = conn.execute("SELECT pg_try_advisory_xact_lock(%s)", (_LOCK,)).fetchone()
-        if not (locked and locked[0]):
-            return
+    locked = conn.execute("SELECT pg_try_advisory_lock(%s)", (_LOCK,)).fetchone()
+    if not (locked and locked[0]):
+        return
+    try:
         for token in attempts.expired(conn, life.database_grace_s):
-            detail = f"the lease of {life.lease_s:g} s ran out"
-            with conn.transaction():
-                if attempts.end(conn, token, AttemptOutcome.LOST, detail):
-                    log.warning("attempt lost", attempt=str(token))
-    for job_id in attempts.unsettled_jobs(conn):
-        with conn.transaction():
-            jobs.lock(conn, job_id)
-            if job_id in attempts.unsettled_jobs(conn):
-                attempts.settle(conn, job_id)
-    _announce_waiting(conn, life.hint_s)
-    analyst.reap(conn, configuration.sql_timeout_s)
+            _end_expired(conn, token, life.lease_s)
+        for job_id in attempts.unsettled_jobs(conn):
+            _settle(conn, job_id)
+        _announce_waiting(conn, life.hint_s)
+        analyst.reap(conn, configuration.sql_timeout_s)
+    finally:
+        if not conn.closed:
+            conn.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))
+
+
+def _end_expired(conn: Connection, token: UUID, lease_s: float) -> None:
+    attempts.cut_off(conn, token)
+    with conn.transaction():
+        if attempts.end(conn, token, AttemptOutcome.LOST, f"the lease of {lease_s:g} s ran out"):
+            log.warning("attempt lost", attempt=str(token))
+
+
+def _settle(conn: Connection, job_id: int) -> None:
+    with conn.transaction():
+        jobs.lock(conn, job_id)
+        if job_id in attempts.unsettled_jobs(conn):
+            attempts.settle(conn, job_id)
 
 
 def _announce_waiting(conn: Connection, hint_s: float) -> None:

@@ -195,6 +195,20 @@ def expired(conn: Connection, database_grace_s: float) -> list[UUID]:
     return [row[0] for row in rows]
 
 
+def connection_name(token: UUID) -> str:
+    """The application name of every connection that works for an attempt, by which they can be found and ended."""
+    return f"keyhole attempt {token}"
+
+
+def cut_off(conn: Connection, token: UUID) -> None:
+    """End the database sessions of an attempt: a stopped process may hold locks that its successor needs."""
+    conn.execute(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND usename = current_user AND application_name = %s",
+        (connection_name(token),),
+    )
+
+
 def unsettled_jobs(conn: Connection) -> list[int]:
     """Running or cancelling jobs without a live attempt, should a crash have come before settle()."""
     rows = conn.execute(

@@ -10,6 +10,7 @@ from db.repositories import attempts, jobs
 from services.contracts.settings import LifeCycleSettings, Settings
 from services.contracts.states import AttemptOutcome, JobState
 from services.local.valkey import EmbeddedValkey
+from tests.conftest import MigratedDatabase
 from tests.integration.lifecycle.conftest import NewJob
 from tests.integration.lifecycle.test_claims import opened, state
 from workers import reconciler, tasks
@@ -84,3 +85,21 @@ def test_what_a_crash_left_unsettled_is_settled(conn: psycopg.Connection, new_jo
     conn.execute("UPDATE keyhole.job SET state = 'running' WHERE id = %s", (running,))
     reconcile(conn, QUICK)
     assert (state(conn, cancelling), state(conn, running)) == (JobState.CANCELLED, JobState.QUEUED)
+
+
+def test_an_expired_attempt_that_was_stopped_while_it_held_locks_is_cut_off(
+    database: MigratedDatabase, conn: psycopg.Connection, new_job: NewJob
+) -> None:
+    job_id = new_job(shards=1)
+    with conn.transaction():
+        attempt = attempts.open_attempt(conn, "probe", "worker", "cpu", lease_s=0.01)
+    assert attempt is not None
+    name = attempts.connection_name(attempt.token)
+    with psycopg.connect(database.owner_url, application_name=name) as stopped:
+        jobs.lock(stopped, job_id)  # in a transaction that nobody will end
+        time.sleep(0.05)
+        reconcile(conn, QUICK)
+        assert state(conn, job_id) == JobState.QUEUED
+        with pytest.raises(psycopg.OperationalError):
+            stopped.execute("SELECT 1")
+        stopped.close()
