@@ -118,10 +118,6 @@ def supervise(attempt: OpenAttempt, device: str, settings: Settings) -> Ending:
     assert settings.database_url is not None
     url, patience_s = settings.database_url.get_secret_value(), life.lease_s + life.database_grace_s
     ledger = Ledger(url, patience_s, attempts.connection_name(attempt.token))
-        settings.database_url.get_secret_value(),
-        patience_s=life.lease_s + life.database_grace_s,
-        name=attempts.connection_name(attempt.token),
-    )
     bound = log.bind(job=attempt.job_id, attempt=attempt.number, device=device)
     child = Child(attempt, device, settings)
     bound.info("attempt started", pid=child.process.pid)
