@@ -93,7 +93,15 @@ def begin_waiting(api, environment) -> tuple[subprocess.Popen, int]:
     label = secrets.token_hex(8)
     command = [KEYHOLE, "submit", "gradient_scale", "--model", api.model, "--dataset", api.dataset, "--force", "--wait"]
     command += ["--set", "length=64", "--label", label]
-    waiting = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    waiting = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # who runs the tests in the background has SIGINT ignored, and children inherit that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     with api.client() as client:
         while waiting.poll() is None:
             if found := client.get("/v1/jobs", params={"label": label}).json()["items"]:
