@@ -3,6 +3,7 @@
 Loads the model once, claims shard after shard, and writes each shard's rows in the transaction that marks it done.
 """
 
+import errno
 import json
 import os
 import platform
@@ -31,9 +32,11 @@ from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.kinds import KINDS, Kind
 from services.contracts.settings import Settings, settings
 from services.contracts.states import AttemptOutcome, JobState
+from workers import log
 from workers.lifecycle import Ledger
 
 _BEAT_S = 1.0
+_FREE_AND_RETRY = "Free some, then: keyhole retry ID. Shards that are done are not computed again."
 
 
 class ClaimLostError(Exception):
@@ -44,15 +47,15 @@ def main() -> None:
     device, report, alive = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     threading.Thread(target=_leave_with_the_worker, args=(alive,), daemon=True).start()
     threading.Thread(target=_beat, args=(report,), daemon=True).start()
+    log.configure(attempt=os.environ["KEYHOLE_ATTEMPT"])
     try:
         _run(UUID(os.environ["KEYHOLE_ATTEMPT"]), device, settings())
     except KeyholeError as error:
         _report_error(report, error.code, error.message, error.hint)
-    except psycopg.Error as error:
-        _report_error(report, ErrorCode.DATABASE, str(error).strip(), "")
     except Exception as error:  # whatever it was, the user gets to read it
         _report_error(report, *_classified(error))
-    sys.stdout.flush()
+    with suppress(OSError):
+        sys.stdout.flush()
     os._exit(0)  # without waiting for threads of libraries; the error, if any, is in the report
 
 
@@ -239,7 +242,13 @@ def _combined(per_shard: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 def _classified(error: Exception) -> tuple[ErrorCode, str, str]:
     """Code, message and hint of an error that is not a KeyholeError."""
-    text = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {error}".strip()
+    if isinstance(error, psycopg.errors.DiskFull):
+        return ErrorCode.DISK_FULL, f"No space is left for the database. {text}", _FREE_AND_RETRY
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return ErrorCode.DISK_FULL, f"No space is left on the worker {socket.gethostname()}. {text}", _FREE_AND_RETRY
+    if isinstance(error, psycopg.Error):
+        return ErrorCode.DATABASE, text, "The job is tried again; look whether the database is up."
     if isinstance(error, MemoryError) or "out of memory" in text.lower() or "can't allocate memory" in text:
         return ErrorCode.OUT_OF_MEMORY, text, "Lower batch or length, or use dtype bfloat16, and submit again."
     return ErrorCode.UNEXPECTED, text, "This looks like a defect; the traceback says where."
@@ -247,7 +256,8 @@ def _classified(error: Exception) -> tuple[ErrorCode, str, str]:
 
 def _report_error(report: int, code: ErrorCode, message: str, hint: str) -> None:
     text = traceback.format_exc()
-    print(text, file=sys.stderr, flush=True)
+    with suppress(OSError):  # the log may be on the disk that is full
+        print(text, file=sys.stderr, flush=True)
     line = json.dumps({"type": "error", "code": code, "message": message, "hint": hint, "traceback": text})
     _send(report, line)
 

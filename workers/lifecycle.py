@@ -17,6 +17,7 @@ from db.connection import connect
 log = structlog.get_logger()
 T = TypeVar("T")
 
+_NOT_A_LOST_CONNECTION = (psycopg.errors.QueryCanceled, psycopg.errors.DiskFull, psycopg.errors.OutOfMemory)
 _IDLE_IN_TRANSACTION_S = 30  # the longest pause is that for the texts of a new vocabulary, some seconds
 
 
@@ -47,7 +48,7 @@ class Ledger:
                 with self._conn.transaction():
                     return function(self._conn)
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                if isinstance(error, psycopg.errors.QueryCanceled):
+                if isinstance(error, _NOT_A_LOST_CONNECTION):
                     raise
                 self.close()
                 if time.monotonic() > give_up:

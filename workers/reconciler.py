@@ -20,6 +20,7 @@ from db.repositories import attempts, jobs
 from services.contracts.settings import Settings, settings
 from services.contracts.states import AttemptOutcome
 from workers.celery_app import app
+from workers.log import configure
 from workers.tasks import announce
 
 log = structlog.get_logger()
@@ -94,6 +95,7 @@ def main() -> None:
     configuration = settings()
     if configuration.database_url is None or configuration.broker_url is None:
         sys.exit("The reconciler needs KEYHOLE_DATABASE_URL and KEYHOLE_BROKER_URL. On one machine use: keyhole up")
+    configure(worker="reconciler")
     url = configuration.database_url.get_secret_value()
     stop = threading.Event()
 

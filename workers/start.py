@@ -17,6 +17,7 @@ from services.contracts.settings import settings
 from workers import devices, supervisor, tasks
 from workers.celery_app import app
 from workers.lifecycle import Ledger
+from workers.log import configure
 
 log = structlog.get_logger()
 _SEEN_EVERY_S = 10.0
@@ -33,6 +34,7 @@ def main() -> None:
     for device in offered:
         tasks.free_devices.put(device)
     tasks.worker_name = f"{socket.gethostname()}:{os.getpid()}"
+    configure(worker=tasks.worker_name)
     threading.Thread(target=_tell_of_life, args=(",".join(served), ",".join(offered)), daemon=True).start()
     app.worker_main(
         [
@@ -50,7 +52,7 @@ def main() -> None:
 
 @worker_ready.connect
 def _ready(**_: Any) -> None:
-    log.info("worker ready", worker=tasks.worker_name)
+    log.info("worker ready")
 
 
 @worker_shutting_down.connect

@@ -50,8 +50,7 @@ class Child:
     """The child process, its two pipes and its log file."""
 
     def __init__(self, attempt: OpenAttempt, device: str, settings: Settings) -> None:
-        self.log_path = settings.home / "logs" / "jobs" / f"{attempt.job_id}-{attempt.number}.log"
-        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        self.log_path = _log_path(settings.home / "logs" / "jobs" / f"{attempt.job_id}-{attempt.number}.log")
         report_read, report_write = os.pipe()
         alive_read, self._alive_write = os.pipe()
         environment = child_environment(device) | {"KEYHOLE_ATTEMPT": str(attempt.token), "PYTHONUNBUFFERED": "1"}
@@ -221,9 +220,22 @@ def _record(ledger: Ledger, attempt: OpenAttempt, ending: Ending, child: Child) 
         log.error("the attempt's end was not recorded", job=attempt.job_id, error=str(error).strip())
 
 
+def _log_path(wanted: Path) -> Path:
+    """Where the child's output goes: nowhere if the folder cannot be made, on a full disk say."""
+    try:
+        wanted.parent.mkdir(parents=True, exist_ok=True)
+        wanted.touch()
+    except OSError as error:
+        log.warning("the child's output is not kept", path=str(wanted), error=str(error))
+        return Path(os.devnull)
+    return wanted
+
+
 def _tail(path: Path) -> str:
     """The last lines of a file, at most _LOG_TAIL_BYTES."""
     with path.open("rb") as file:
+        if not file.seekable() or path == Path(os.devnull):
+            return ""
         file.seek(0, os.SEEK_END)
         file.seek(max(0, file.tell() - _LOG_TAIL_BYTES))
         return file.read().decode("utf-8", errors="replace").replace("\x00", "")

@@ -36,6 +36,7 @@ class ErrorCode(StrEnum):
     # the computation
     SELF_CHECK_FAILED = "self_check_failed"
     OUT_OF_MEMORY = "out_of_memory"
+    DISK_FULL = "disk_full"
     TIME_LIMIT = "time_limit"
     ATTEMPTS_EXHAUSTED = "attempts_exhausted"
     DATABASE = "database"
@@ -74,6 +75,7 @@ RULES: dict[ErrorCode, CodeRule] = {
     ErrorCode.TOKENS_OUT_OF_RANGE: CodeRule("token ids beyond the model's vocabulary"),
     ErrorCode.SELF_CHECK_FAILED: CodeRule("the probe's own run-time check failed"),
     ErrorCode.OUT_OF_MEMORY: CodeRule("the device or host ran out of memory"),
+    ErrorCode.DISK_FULL: CodeRule("no space is left for the database or on the worker"),
     ErrorCode.TIME_LIMIT: CodeRule("the job's time limit passed"),
     ErrorCode.ATTEMPTS_EXHAUSTED: CodeRule("the job's workers died as often as is allowed"),
     ErrorCode.DATABASE: CodeRule("the database was lost while the job ran", 503, retried=True),
