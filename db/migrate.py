@@ -46,7 +46,9 @@ def upgrade(url: str, analyst_password: str | None = None) -> list[str]:
 def harden(url: str) -> list[str]:
     """Close to analysts what only a superuser can; ``url`` is a superuser's. Returns what stays open, in words."""
     with connect(url) as conn:
-        return roles.apply(conn)
+        roles.apply(conn)
+        roles.close_other_databases(conn)
+        return roles.findings(conn)
 
 
 def current(url: str) -> str | None:
@@ -70,7 +72,7 @@ def require_head(conn: Connection) -> None:
         raise KeyholeError(
             ErrorCode.UNAVAILABLE,
             f"The database's schema is {revision or 'not there'}; this Keyhole needs {head()}.",
-            "Upgrade it with: python -m db.migrate",
+            "Upgrade it with: keyhole migrate",
         )
 
 

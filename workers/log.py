@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import structlog
+from structlog.tracebacks import ExceptionDictTransformer
 
 
 class _ToStderr:
@@ -28,7 +29,7 @@ def configure(**context: Any) -> None:
             lambda logger, method, event: {**context, **event},
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.dict_tracebacks,
+            structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False, max_frames=30)),
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),

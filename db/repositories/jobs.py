@@ -59,6 +59,7 @@ class JobRow:
     shards: int
     shards_done: int
     rows: int
+    measured_s: float
     environment: dict[str, Any] | None
     checks: dict[str, Any] | None
     error_code: str | None
@@ -72,6 +73,7 @@ class JobRow:
     finished_at: datetime | None
     hinted_at: datetime | None
     # joined
+    live_attempts: int
     submitted_by_name: str | None
     dataset_fingerprint: str | None
     model_architecture: dict[str, Any] | None
@@ -80,7 +82,8 @@ class JobRow:
 
 _SELECT = """
 SELECT job.*, api_token.name AS submitted_by_name, dataset.fingerprint AS dataset_fingerprint,
-       model.architecture AS model_architecture, clock_timestamp() AS now
+       model.architecture AS model_architecture, clock_timestamp() AS now,
+       (SELECT count(*) FROM keyhole.attempt WHERE attempt.job_id = job.id AND ended_at IS NULL) AS live_attempts
 FROM keyhole.job
 LEFT JOIN keyhole.api_token ON api_token.id = job.submitted_by
 LEFT JOIN keyhole.dataset ON dataset.id = job.dataset_id
@@ -265,7 +268,7 @@ def set_state(conn: Connection, job_id: int, state: JobState, detail: dict[str, 
     """Write a new state, its times, and the event that tells of it. The caller has locked the row."""
     conn.execute(
         """
-        UPDATE keyhole.job SET state = %(state)s, phase = CASE WHEN %(terminal)s THEN 'done'
+        UPDATE keyhole.job SET state = %(state)s, phase = CASE WHEN %(state)s = 'succeeded' THEN 'done'
                 WHEN %(state)s = 'queued' THEN 'queued' ELSE phase END,
             changed_at = clock_timestamp(),
             started_at = CASE WHEN %(state)s = 'running' THEN coalesce(started_at, clock_timestamp())

@@ -65,18 +65,19 @@ def finish(conn: Connection, shard: ClaimedShard, rows: int, checks: Mapping[str
         """
         UPDATE keyhole.shard SET state = 'done', rows = %s, checks = %s, finished_at = clock_timestamp()
         WHERE job_id = %s AND index = %s AND claim_token = %s AND state = 'running'
+        RETURNING extract(epoch FROM finished_at - started_at)::float8
         """,
         (rows, Jsonb(dict(checks)), shard.job_id, shard.index, shard.claim_token),
-    )
-    if done.rowcount == 0:
+    ).fetchone()
+    if done is None:
         return False
     progress = conn.execute(
         """
-        UPDATE keyhole.job SET shards_done = shards_done + 1, rows = rows + %s, crashes = 0,
-            changed_at = clock_timestamp()
+        UPDATE keyhole.job SET shards_done = shards_done + 1, rows = rows + %s,
+            measured_s = measured_s + %s, crashes = 0, changed_at = clock_timestamp()
         WHERE id = %s RETURNING shards_done, shards, rows
         """,
-        (rows, shard.job_id),
+        (rows, done[0], shard.job_id),
     ).fetchone()
     assert progress is not None
     events.append(

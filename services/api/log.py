@@ -4,6 +4,10 @@ import logging
 import sys
 
 import structlog
+from structlog.tracebacks import ExceptionDictTransformer
+
+# Without the values of local variables: they hold tokens and passwords.
+_traceback = structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False, max_frames=30))
 
 
 def configure() -> None:
@@ -13,7 +17,7 @@ def configure() -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.dict_tracebacks,
+            _traceback,
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),

@@ -3,6 +3,8 @@
 from http import HTTPStatus
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import psycopg
 import structlog
 from fastapi import FastAPI, Request
@@ -10,8 +12,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
-from services.api.validation_errors import described
+from services.api.database import answers
+from services.api.validation_errors import described, reason_unreadable
 from services.contracts.errors import RULES, ErrorCode, KeyholeError
 from services.contracts.jobs import Problem
 
@@ -30,6 +34,13 @@ _CODE_OF_STATUS = {
     409: ErrorCode.CONFLICT,
     503: ErrorCode.UNAVAILABLE,
 }
+HINT_OF_STATUS = {
+    404: "The routes are listed at /docs.",
+    405: "The routes and their methods are listed at /docs.",
+    413: "The longest honest body is an SQL statement of 100,000 characters; larger data belong into files.",
+}
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_PROBES = anyio.CapacityLimiter(2)  # threads that look whether the database answers; the others may all be waiting
 
 
 def problem(
@@ -68,8 +79,16 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(HTTPException, _http_exception)
     app.add_exception_handler(psycopg.DataError, _bad_value)
-    for lost in (psycopg.OperationalError, PoolTimeout, PoolClosed, TooManyRequests):
+    for missing in (
+        psycopg.errors.UndefinedTable,
+        psycopg.errors.UndefinedColumn,
+        psycopg.errors.InvalidSchemaName,
+    ):
+        app.add_exception_handler(missing, _other_schema)
+    for lost in (psycopg.OperationalError, PoolClosed):
         app.add_exception_handler(lost, _database_down)
+    for crowded in (PoolTimeout, TooManyRequests):
+        app.add_exception_handler(crowded, _no_connection)
 
 
 def request_id(request: Request) -> str:
@@ -83,7 +102,16 @@ async def _keyhole_error(request: Request, error: Exception) -> JSONResponse:
 
 async def _invalid_request(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    errors = described(error.errors())
+    if isinstance(error.body, bytes):  # FastAPI parses nothing that is not called JSON
+        kind = request.headers.get("content-type")
+        return problem(
+            request_id(request),
+            ErrorCode.INVALID_REQUEST,
+            f"The body came as {kind[:100]!r}, not as JSON." if kind else "The body came without a Content-Type.",
+            hint="Send it with the header Content-Type: application/json.",
+            status=415,
+        )
+    errors = described(error.errors(), error.body)
     unknown_kind = next((item for item in errors if item["type"] == "union_tag_invalid"), None)
     if unknown_kind:
         return problem(
@@ -104,14 +132,26 @@ async def _http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     code = _CODE_OF_STATUS.get(error.status_code, ErrorCode.INVALID_REQUEST)
     where = f"{request.method} {request.url.path}"
-    detail, hint = str(error.detail), ""
+    detail, hint = str(error.detail), HINT_OF_STATUS.get(error.status_code, "What each route takes is told at /docs.")
+    headers = dict(error.headers or {})
     if error.status_code == 404:
-        detail, hint = f"Nothing is served at {where}.", "The routes are listed at /docs."
+        detail = f"Nothing is served at {where}."
     elif error.status_code == 405:
-        detail = f"{where} is not possible; allowed: {(error.headers or {}).get('Allow', 'other methods')}."
-    return problem(
-        request_id(request), code, detail, hint=hint, status=error.status_code, headers=dict(error.headers or {})
-    )
+        headers["Allow"] = ", ".join(_allowed(request)) or headers.get("Allow", "")
+        detail = f"{where} is not possible; allowed: {headers['Allow']}."
+    elif error.status_code == 400 and error.__cause__ is not None:  # FastAPI could not parse the body
+        detail, hint = reason_unreadable(error.__cause__)
+    return problem(request_id(request), code, detail, hint=hint, status=error.status_code, headers=headers)
+
+
+def _allowed(request: Request) -> list[str]:
+    """Methods that are served at the request's path: one path may have a route for each."""
+
+    def served(method: str) -> bool:
+        scope = {**request.scope, "method": method, "path_params": {}}
+        return any(route.matches(dict(scope))[0] is Match.FULL for route in request.app.routes)
+
+    return [method for method in _METHODS if served(method)]
 
 
 async def _bad_value(request: Request, error: Exception) -> JSONResponse:
@@ -131,6 +171,30 @@ async def _database_down(request: Request, error: Exception) -> JSONResponse:
         ErrorCode.UNAVAILABLE,
         "The database does not answer.",
         hint="Look at /v1/health/ready or run: keyhole status",
+    )
+
+
+async def _other_schema(request: Request, error: Exception) -> JSONResponse:
+    """Tables that are not there: the database was not migrated, or is of another version."""
+    _log.warning("database_of_another_version", error=str(error).splitlines()[0])
+    return problem(
+        request_id(request),
+        ErrorCode.UNAVAILABLE,
+        "The database does not have the tables of this version.",
+        hint="Whoever runs the service: keyhole migrate",
+    )
+
+
+async def _no_connection(request: Request, error: Exception) -> JSONResponse:
+    """No connection became free in time: because all are in use, or because none can be made."""
+    if not await anyio.to_thread.run_sync(answers, request.app.state.settings, limiter=_PROBES):
+        return await _database_down(request, error)
+    _log.warning("database_busy", error=type(error).__name__)
+    return problem(
+        request_id(request),
+        ErrorCode.UNAVAILABLE,
+        "The API is busy: all of its database connections are in use.",
+        hint="Try again in a moment; fewer requests at once are answered sooner.",
     )
 
 

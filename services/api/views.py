@@ -29,11 +29,15 @@ def job_detail(
 
 
 def progress(row: JobRow, queue_position: int | None = None) -> JobProgress:
-    """Shards and rows so far; rate and time left once some shard is done and the job still runs."""
-    elapsed_s = _duration_s(row)
-    running = row.state == JobState.RUNNING and elapsed_s is not None and row.shards_done > 0
-    rate = row.rows / elapsed_s if row.rows and elapsed_s and (running or row.state == JobState.SUCCEEDED) else None
-    remaining = elapsed_s * (row.shards - row.shards_done) / row.shards_done if running and elapsed_s else None
+    """Shards and rows so far, and once some shard is done the rate, and while the job runs the time left.
+
+    Both from the time that shards took, so that loading a model and waiting between attempts count for nothing.
+    """
+    side_by_side = max(1, row.live_attempts)
+    rate = row.rows / row.measured_s * side_by_side if row.measured_s else None
+    remaining = None
+    if row.state == JobState.RUNNING and row.shards_done:
+        remaining = row.measured_s / row.shards_done * (row.shards - row.shards_done) / side_by_side
     return JobProgress(
         phase=row.phase,
         shards=row.shards,

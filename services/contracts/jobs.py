@@ -7,14 +7,18 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from services.contracts.errors import ErrorCode
 from services.contracts.kinds import KINDS
+from services.contracts.printable import NAME_PATTERN
 from services.contracts.probes.common import ProbeParameters
 from services.contracts.states import AttemptOutcome, JobState, Scope, ShardState
 
 
 class JobCreateFields(BaseModel):
-    """What every submission carries; each kind narrows ``kind`` and ``parameters`` to its own."""
+    """What every submission carries; each kind narrows ``kind`` and ``parameters`` to its own.
 
-    model_config = ConfigDict(extra="forbid")
+    Strict: ``true`` is no priority, ``"yes"`` does not force anything.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     kind: str
     parameters: ProbeParameters = ProbeParameters()
@@ -24,7 +28,7 @@ class JobCreateFields(BaseModel):
     time_limit_s: Annotated[int, Field(ge=1, le=30 * 86_400, description="the job fails after so long")] = 86_400
     force: Annotated[bool, Field(description="compute even if the same job already succeeded")] = False
     label: Annotated[
-        str | None, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$", description="a name of your own for the job")
+        str | None, Field(max_length=200, pattern=NAME_PATTERN, description="a name of your own for the job")
     ] = None
 
 
@@ -42,7 +46,7 @@ JobCreate = Annotated[Union[tuple(JOB_CREATE.values())], Field(discriminator="ki
 
 
 class JobProgress(BaseModel):
-    phase: str  # queued, loading model, reading data, measuring, summarizing, done
+    phase: str  # queued, loading model, reading data, measuring, summarizing, done; where it stopped if it failed
     shards: int
     shards_done: int
     rows: int
@@ -170,7 +174,7 @@ class TokenCreate(BaseModel):
 
     name: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w .@-]+$")]
     scope: Scope = Scope.SUBMIT
-    expires_in_days: Annotated[int | None, Field(ge=1, le=3650)] = None
+    expires_in_days: Annotated[int | None, Field(ge=1, le=3650, strict=True)] = None
 
 
 class TokenView(BaseModel):
@@ -189,7 +193,7 @@ class TokenCreated(TokenView):
 
 
 class SqlRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     sql: Annotated[str, Field(min_length=1, max_length=100_000)]
     limit: Annotated[int | None, Field(ge=1, description="rows at most; the server's own limit holds besides")] = None

@@ -90,6 +90,7 @@ CREATE TABLE keyhole.job (
     shards            integer NOT NULL,
     shards_done       integer NOT NULL DEFAULT 0,
     rows              bigint NOT NULL DEFAULT 0,
+    measured_s        double precision NOT NULL DEFAULT 0,
     environment       jsonb,
     checks            jsonb,
     error_code        text,

@@ -75,6 +75,7 @@ COMMENT ON COLUMN keyhole.job.crashes IS 'attempts in a row that died without fi
 COMMENT ON COLUMN keyhole.job.shards IS 'parts it is cut into';
 COMMENT ON COLUMN keyhole.job.shards_done IS 'parts whose rows are stored';
 COMMENT ON COLUMN keyhole.job.rows IS 'rows stored in per-query tables';
+COMMENT ON COLUMN keyhole.job.measured_s IS 'seconds from claim to commit, added up over its finished shards';
 COMMENT ON COLUMN keyhole.job.environment IS 'device, dtype, versions and host it was computed on';
 COMMENT ON COLUMN keyhole.job.checks IS 'parity of the seam and the probe''s self-checks';
 COMMENT ON COLUMN keyhole.job.error_code IS 'code of the error that failed it';

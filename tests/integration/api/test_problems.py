@@ -202,6 +202,15 @@ def test_the_documentation_needs_no_other_server(admin):
         assert len(admin.get(f"/docs/{asset}").content) > 50_000
 
 
+def test_a_database_that_was_not_migrated_is_named_as_such(database, tmp_path):
+    with database.connect() as conn:
+        conn.execute("DROP SCHEMA keyhole CASCADE")
+    with served(Settings(home=tmp_path, database_url=database.owner_url)) as url:
+        told = problem(httpx.get(f"{url}/v1/jobs", headers={"Authorization": "Bearer kh_any"}, timeout=20))
+    assert told.status == 503
+    assert "keyhole migrate" in told.hint
+
+
 def test_without_a_database_requests_are_503_and_health_answers(tmp_path):
     settings = Settings(home=tmp_path, database_url="postgresql://nobody@127.0.0.1:9/none")
     with served(settings) as url:
