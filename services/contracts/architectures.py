@@ -96,10 +96,16 @@ def require_supported(config: dict[str, Any]) -> str:
     if config.get("is_encoder_decoder"):
         raise _unsupported(f"A {model_type} model with is_encoder_decoder cannot be measured: {_ENCODER}.")
     layer_types = config.get("layer_types")
-    strange = sorted({str(layer) for layer in layer_types or () if layer not in _ATTENTION_LAYERS})
+    if layer_types is not None and not isinstance(layer_types, list):
+        raise _unsupported(f"config.json has layer_types = {layer_types!r}, which is no list of layers.")
+    strange = sorted({repr(layer) for layer in layer_types or () if not _is_attention(layer)})
     if strange:
         raise _unsupported(f"The model has layers of type {', '.join(strange)}: {_RECURRENT}.")
     return model_type
+
+
+def _is_attention(layer: object) -> bool:
+    return isinstance(layer, str) and layer in _ATTENTION_LAYERS
 
 
 def _unsupported(message: str) -> KeyholeError:

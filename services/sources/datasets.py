@@ -9,9 +9,10 @@ from services.contracts.sources import DatasetSource, parse_dataset_source
 from services.sources import hub
 from services.sources.builtin import python_docs_identity
 from services.sources.file_identity import file_sha256
-from services.sources.roots import data_path
+from services.sources.roots import data_path, pinned_source
 from services.sources.text_files import text_format, vet_text_file
 from services.sources.token_files import open_token_file
+from services.sources.untrusted import untrusted
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,13 @@ def _file(source: DatasetSource, settings: Settings) -> ResolvedDataset:
         raise KeyholeError(ErrorCode.DATASET_INVALID, f"{path} is not a file.", "Name one file; several can be zipped.")
     if path.stat().st_size == 0:
         raise KeyholeError(ErrorCode.DATASET_INVALID, f"{path} is empty.", "Check what wrote it.")
+    pinned = pinned_source(source, path)
     if source.form == "tokens":
         open_token_file(path)
         read_as = path.suffix.lower()[1:]
     else:
         vet_text_file(path)
         read_as = f"{text_format(path)}:field={source.field}"
-    pinned = source.model_copy(update={"name": str(path)})
-    return ResolvedDataset(str(pinned), f"{source.form}:sha256:{file_sha256(path)}:{read_as}", path)
+    with untrusted(str(path), ErrorCode.DATASET_INVALID, "Check that the API and the workers may read it."):
+        sha256 = file_sha256(path)
+    return ResolvedDataset(str(pinned), f"{source.form}:sha256:{sha256}:{read_as}", path)

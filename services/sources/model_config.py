@@ -8,6 +8,7 @@ from typing import Any
 
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.sources.json_file import read_json_object
+from services.sources.model_sizes import vet_sizes
 
 CONFIG_LIMIT = 1 << 20  # bytes; the largest config.json of a known model has about 50 kB
 TOKENIZER_CONFIG_LIMIT = 16 << 20
@@ -29,12 +30,17 @@ _IMPLEMENTATION_KEYS = frozenset(
 _IMPLEMENTATIONS = frozenset(
     {None, True, False, "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"}
 )
+# what a forward pass hands back is for the probes to say; num_labels makes a table of that many names
+_OUTPUT_KEYS = frozenset(
+    {"return_dict", "use_return_dict", "torchscript", "output_attentions", "output_hidden_states", "num_labels"}
+)
 
 
 def read_config(path: Path) -> dict[str, Any]:
     """Read and vet a config.json; raises KeyholeError (model_refused)."""
     config = read_json_object(path, CONFIG_LIMIT)
     vet_keys(config, path.name)
+    vet_sizes(config)
     return config
 
 
@@ -72,8 +78,8 @@ def _is_known_private(key: str, value: Any) -> bool:
 
 
 def harmless(config: dict[str, Any]) -> dict[str, Any]:
-    """The vetted config without what says how or from where to load, for the loader to read."""
-    dropped = _IMPLEMENTATION_KEYS | _NOTES
+    """The vetted config without what says how or from where to load or what to return, for the loader to read."""
+    dropped = _IMPLEMENTATION_KEYS | _NOTES | _OUTPUT_KEYS
     return {key: value for key, value in config.items() if key not in dropped}
 
 

@@ -13,13 +13,16 @@ from services.contracts.architectures import require_supported
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.sources.json_file import read_json_object
 from services.sources.model_config import TOKENIZER_CONFIG_LIMIT, read_config, vet_keys
-from services.sources.safetensors_header import read_header
+from services.sources.model_sizes import vet_against_tensors
+from services.sources.safetensors_header import TensorEntry, read_header
+from services.sources.tokenizer_file import require_plausible_id, vet_tokenizer
+from services.sources.untrusted import untrusted
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-_TOKENIZER_LIMIT = 256 << 20  # bytes
-_INDEX_LIMIT = 64 << 20
+_INDEX_LIMIT = 64 << 20  # bytes
+_LONGEST_NAME = 255  # bytes, of a file on Linux
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".h5", ".msgpack", ".npz", ".joblib")
 _PICKLE_HINT = "Load it where you trust it and save_pretrained(…, safe_serialization=True)."
 
@@ -31,6 +34,7 @@ class VettedFolder:
     config: dict[str, Any]
     weights: tuple[str, ...]  # safetensors files
     files: tuple[str, ...]  # everything that may be loaded, weights included
+    tensors: dict[str, TensorEntry]  # of all weights, by name
 
     @property
     def has_tokenizer(self) -> bool:
@@ -50,23 +54,45 @@ def vet_folder(folder: Path, roots: Sequence[Path] = ()) -> VettedFolder:
         raise KeyholeError(
             ErrorCode.MODEL_NOT_FOUND, f"{folder} has no config.json.", "Name a folder that save_pretrained wrote."
         )
+    with untrusted(f"The model in {folder}", ErrorCode.MODEL_REFUSED, "Save the model again."):
+        return _vetted(folder, roots)
+
+
+def _vetted(folder: Path, roots: Sequence[Path]) -> VettedFolder:
     for name in ("config.json", INDEX, SINGLE, *TOKENIZER_FILES):
         _refuse_escape(folder, name, roots)
     config = read_config(folder / "config.json")
     model_type = require_supported(config)
     weights = _weights(folder)
+    tensors: dict[str, TensorEntry] = {}
     for name in weights:
         _refuse_escape(folder, name, roots)
-        read_header(folder / name)
+        header = read_header(folder / name)
+        twice = sorted(tensors.keys() & header.keys())
+        if twice:
+            raise KeyholeError(
+                ErrorCode.MODEL_REFUSED,
+                f"The tensor {twice[0]!r} is in two files of {folder}.",
+                "Save the model again.",
+            )
+        tensors |= header
+    vet_against_tensors(config, tensors)
     tokenizer = tuple(name for name in TOKENIZER_FILES if (folder / name).is_file())
-    _vet_tokenizer(folder, tokenizer)
+    _vet_tokenizer(folder, tokenizer, config.get("vocab_size") or 0)
     index = () if weights == (SINGLE,) else (INDEX,)
-    return VettedFolder(folder, model_type, config, weights, ("config.json", *index, *weights, *tokenizer))
+    return VettedFolder(folder, model_type, config, weights, ("config.json", *index, *weights, *tokenizer), tensors)
 
 
 def plain_name(name: object) -> bool:
     """Whether a file name of an index stays in its folder and is a safetensors file."""
-    return isinstance(name, str) and Path(name).name == name and "\\" not in name and name.endswith(".safetensors")
+    return (
+        isinstance(name, str)
+        and name.isprintable()
+        and len(name.encode()) <= _LONGEST_NAME
+        and Path(name).name == name
+        and "\\" not in name
+        and name.endswith(".safetensors")
+    )
 
 
 def _weights(folder: Path) -> tuple[str, ...]:
@@ -109,14 +135,23 @@ def _indexed(folder: Path) -> tuple[str, ...]:
     return names
 
 
-def _vet_tokenizer(folder: Path, names: tuple[str, ...]) -> None:
+def _vet_tokenizer(folder: Path, names: tuple[str, ...], vocabulary_size: int) -> None:
     for name in names:
         path = folder / name
         if name == "tokenizer.json":
-            if path.stat().st_size > _TOKENIZER_LIMIT:
-                raise KeyholeError(ErrorCode.MODEL_REFUSED, f"{name} is larger than {_TOKENIZER_LIMIT:,} bytes.")
+            vet_tokenizer(path)
             continue
-        vet_keys({k: v for k, v in read_json_object(path, TOKENIZER_CONFIG_LIMIT).items() if k != "_from_auto"}, name)
+        content = read_json_object(path, TOKENIZER_CONFIG_LIMIT)
+        vet_keys({key: value for key, value in content.items() if key != "_from_auto"}, name)
+        decoder = content.get("added_tokens_decoder") or {}
+        if not isinstance(decoder, dict) or not all(key.isascii() and key.isdigit() for key in decoder):
+            raise KeyholeError(
+                ErrorCode.MODEL_REFUSED,
+                f"{name} has an added_tokens_decoder whose keys are no token ids.",
+                "Save the tokenizer again.",
+            )
+        for key in decoder:
+            require_plausible_id(int(key[:20]), vocabulary_size + len(decoder), f"{name} gives an added token")
 
 
 def _refuse_escape(folder: Path, name: str, roots: Sequence[Path]) -> None:

@@ -12,7 +12,8 @@ from services.sources import builtin, hub
 from services.sources.file_identity import folder_sha256
 from services.sources.model_config import read_config
 from services.sources.model_folder import PICKLED, vet_folder
-from services.sources.roots import model_path, model_roots
+from services.sources.roots import model_path, model_roots, pinned_source
+from services.sources.untrusted import untrusted
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,11 @@ def _folder(source: ModelSource, settings: Settings) -> ResolvedModel:
         raise KeyholeError(
             ErrorCode.MODEL_NOT_FOUND, f"There is no folder {folder}.", "Workers must see it under the same path."
         )
+    pinned = pinned_source(source, folder)
     vetted = vet_folder(folder, model_roots(settings))
-    identity = f"sha256:{folder_sha256(folder, list(vetted.files))}"
-    return ResolvedModel(f"path:{folder}", identity, vetted.model_type, vetted.config, folder)
+    with untrusted(f"The model in {folder}", ErrorCode.MODEL_REFUSED, "Check that its files can be read."):
+        identity = f"sha256:{folder_sha256(folder, list(vetted.files))}"
+    return ResolvedModel(str(pinned), identity, vetted.model_type, vetted.config, folder)
 
 
 def _hub(source: ModelSource) -> ResolvedModel:

@@ -2,9 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
+from services.contracts.sources import DatasetSource, ModelSource, parse_dataset_source, parse_model_source
+
+Source = TypeVar("Source", ModelSource, DatasetSource)
 
 
 def model_path(name: str, settings: Settings) -> Path:
@@ -19,6 +23,26 @@ def model_roots(settings: Settings) -> tuple[Path, ...]:
 def data_path(name: str, settings: Settings) -> Path:
     """The file that ``file:NAME`` or ``tokens:NAME`` means; raises KeyholeError outside the data roots."""
     return _below(name, settings.data_roots or (settings.home / "data",), "KEYHOLE_DATA_ROOTS")
+
+
+def pinned_source(source: Source, path: Path) -> Source:
+    """``source`` by its resolved path; raises KeyholeError (invalid_source) if that path cannot be written as one.
+
+    A link may lead to a name that a source cannot hold: the worker would read another source out of the text.
+    """
+    pinned = source.model_copy(update={"name": str(path)})
+    parse = parse_model_source if isinstance(source, ModelSource) else parse_dataset_source
+    try:
+        same = parse(str(pinned)) == pinned
+    except KeyholeError:
+        same = False
+    if same:
+        return pinned
+    raise KeyholeError(
+        ErrorCode.INVALID_SOURCE,
+        f"{source.name!r} leads to {str(path)!r}, a name that cannot stand in a source.",
+        "Rename it: no question mark, control character, space at an end, or bytes that are no UTF-8.",
+    )
 
 
 def _below(name: str, roots: Sequence[Path], variable: str) -> Path:

@@ -22,6 +22,14 @@ class TensorEntry:
     dtype: str
     shape: tuple[int, ...]
 
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype in _FLOATS
+
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
     """The tensors of a safetensors file; raises KeyholeError (model_refused) if the file is not sound."""
@@ -57,7 +65,7 @@ def _entry(path: Path, name: str, entry: Any) -> tuple[TensorEntry, int, int]:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise _refused(path, f"the entry of tensor {name!r} is not dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if dtype not in _BYTES:
+    if not isinstance(dtype, str) or dtype not in _BYTES:
         raise _refused(path, f"tensor {name!r} has dtype {dtype!r}; readable are {', '.join(_BYTES)}")
     if not _sizes(shape) or not _sizes(offsets) or len(offsets) != 2:
         raise _refused(path, f"tensor {name!r} has shape {shape!r} and offsets {offsets!r}")

@@ -18,6 +18,7 @@ from typing import BinaryIO, cast
 import zstandard
 
 from services.contracts.errors import ErrorCode, KeyholeError
+from services.sources.untrusted import untrusted
 from services.sources.zstandard_frames import require_whole
 
 FORMATS = {".txt": "txt", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -28,6 +29,7 @@ EXPANSION_LIMIT = 250
 EXPANSION_FLOOR = 256 << 20  # bytes that any stream may unpack to
 
 _DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, zstandard.ZstdError, NotImplementedError)
+_DAMAGED_HINT = "Copy it again and test the archive."
 
 
 @dataclass(frozen=True)
@@ -100,14 +102,13 @@ def members(path: Path) -> Iterator[Member]:
 @contextmanager
 def unpacking(path: Path) -> Iterator[None]:
     """Turn what decompressors raise on damaged input into a KeyholeError that names the file."""
-    try:
-        yield
-    except _DAMAGED as error:
-        raise _invalid(
-            path.name, f"it is damaged or cut short ({error})", "Copy it again and test the archive."
-        ) from error
-    except RuntimeError as error:  # what zipfile raises for an encrypted member
-        raise _invalid(path.name, str(error), "Pack it again without a password.") from error
+    with untrusted(path.name, ErrorCode.DATASET_INVALID, _DAMAGED_HINT):
+        try:
+            yield
+        except _DAMAGED as error:
+            raise _invalid(path.name, f"it is damaged or cut short ({error})", _DAMAGED_HINT) from error
+        except RuntimeError as error:  # what zipfile raises for an encrypted member
+            raise _invalid(path.name, str(error), "Pack it again without a password.") from error
 
 
 def _decompressed(raw: BinaryIO, compression: str | None) -> BinaryIO:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from services.contracts.errors import ErrorCode, KeyholeError
+from services.sources.untrusted import untrusted
 
 BIN_MAGIC = 20240520  # first of 256 little-endian int32; then version 1 and the number of uint16 tokens
 BIN_HEADER = 256 * 4  # bytes
@@ -15,10 +16,11 @@ def open_token_file(path: Path) -> np.ndarray:
 
     Raises KeyholeError (dataset_invalid) if the file is cut short or holds something else.
     """
-    if path.suffix.lower() == ".npy":
-        return _open_npy(path)
-    if path.suffix.lower() == ".bin":
-        return _open_bin(path)
+    with untrusted(str(path), ErrorCode.DATASET_INVALID, "It may be cut short; write it again."):
+        if path.suffix.lower() == ".npy":
+            return _open_npy(path)
+        if path.suffix.lower() == ".bin":
+            return _open_bin(path)
     raise _invalid(path, f"a token file ends in .npy or .bin, not {path.suffix!r}", "For text use file:PATH.")
 
 
@@ -29,7 +31,7 @@ def _open_npy(path: Path) -> np.ndarray:
     try:
         # allow_pickle is False here: an array of objects is refused by numpy itself
         array = np.lib.format.open_memmap(path, mode="r")
-    except (ValueError, EOFError, OSError, OverflowError) as error:
+    except Exception as error:  # its header is parsed as Python: SyntaxError, TokenError, TypeError and others
         raise _invalid(
             path, f"numpy cannot map it ({error})", "It may be cut short; write it with numpy.save."
         ) from error

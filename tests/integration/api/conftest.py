@@ -59,7 +59,7 @@ def served(settings: Settings) -> Iterator[str]:
 def write_model(folder: Path, **config: object) -> Path:
     """A model folder that passes the vetting; nobody loads its weights here."""
     folder.mkdir(parents=True)
-    described = {"model_type": "llama", "num_hidden_layers": 2, "max_position_embeddings": 128, "vocab_size": 256}
+    described = {"model_type": "llama", "num_hidden_layers": 1, "max_position_embeddings": 128, "vocab_size": 256}
     (folder / "config.json").write_text(json.dumps(described | config))
     header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"\0\0\0\0")

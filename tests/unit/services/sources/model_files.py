@@ -36,6 +36,6 @@ def write_model(folder: Path, config: dict[str, Any] | None = None) -> Path:
     """A folder that passes the vetting, unless ``config`` says otherwise."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(CONFIG if config is None else config))
-    (folder / "model.safetensors").write_bytes(safetensors_bytes({"a": [2, 3], "b": [4]}))
+    (folder / "model.safetensors").write_bytes(safetensors_bytes({"a": [16, 8], "b": [4]}))
     (folder / "tokenizer.json").write_text("{}")
     return folder

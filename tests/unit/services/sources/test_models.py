@@ -119,5 +119,5 @@ def test_resolving_imports_neither_torch_nor_transformers(tmp_path: Path) -> Non
 def test_a_safetensors_file_of_the_same_size_is_another_model(settings: Settings) -> None:
     folder = write_model(settings.model_roots[0] / "m")
     before = resolve_model("path:m", settings).identity
-    (folder / "model.safetensors").write_bytes(safetensors_bytes({"a": [3, 2], "b": [4]}))
+    (folder / "model.safetensors").write_bytes(safetensors_bytes({"a": [8, 16], "b": [4]}))
     assert resolve_model("path:m", settings).identity != before
