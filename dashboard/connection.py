@@ -12,7 +12,7 @@ import psycopg
 import streamlit as st
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from db.connection import open_pool
+from db.connection import connect, no_connection_left, open_pool
 from services.contracts.errors import ErrorCode, KeyholeError
 
 STATEMENT_TIMEOUT_S = 10  # a page that waits longer is broken; the role's own limit is higher
@@ -63,8 +63,26 @@ def reading() -> Iterator[psycopg.Connection]:
             "Run the migrations of this version of Keyhole (`keyhole up` does so by itself).",
         ) from error
     except (psycopg.OperationalError, PoolTimeout) as error:
+        if _all_taken(error):
+            raise KeyholeError(
+                ErrorCode.UNAVAILABLE,
+                "All connections of the role analyst are in use.",
+                "Sessions that only idle are ended within seconds, statements at their time limit. "
+                "This page tries again by itself.",
+            ) from error
         raise KeyholeError(
             ErrorCode.UNAVAILABLE,
             "The database does not answer.",
             "`keyhole status` tells whether it runs, `keyhole up` starts it. This page tries again by itself.",
         ) from error
+
+
+def _all_taken(error: psycopg.OperationalError) -> bool:
+    """The pool only says that it got no connection in time, so the database is asked once more for the reason."""
+    if isinstance(error, PoolTimeout):
+        try:
+            connect(analyst_url(), connect_timeout=3).close()
+        except psycopg.OperationalError as reason:
+            return no_connection_left(reason)
+        return False
+    return no_connection_left(error)

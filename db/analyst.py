@@ -10,6 +10,7 @@ import fcntl
 import select
 import termios
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
@@ -17,13 +18,17 @@ from typing import Self
 
 import psycopg
 import pyarrow as pa
+import structlog
 from psycopg import Connection, pq
 from psycopg.adapt import Transformer
 
-from db import analyst_types
-from db.connection import connect
+from db import analyst_sessions, analyst_types
+from db.analyst_sessions import reap as reap  # callers know it by this module
+from db.connection import connect, no_connection_left
 from db.roles import ROLE
 from services.contracts.errors import ErrorCode, KeyholeError
+
+_log = structlog.get_logger("keyhole.sql")
 
 OwnerConnections = Callable[[], AbstractContextManager[Connection]]
 
@@ -32,6 +37,10 @@ _CHUNK_ROWS = 500
 # it was asked. Measured, a value of 900 MB is given up after 60 to 120 MB.
 _CHUNK_BYTES = 24 * 2**20
 _CANCEL_GRACE_S = 2.0  # between cancelling and terminating
+_ROOM_WAIT_S = 2.0  # for a connection, where all are taken
+_INSUFFICIENT_RESOURCES = "53"  # SQLSTATE class: memory, disk, temporary files, connections
+# Not the statement's fault: sessions that the server, or Keyhole for their memory or time, ended.
+_ENDED = (psycopg.errors.AdminShutdown, psycopg.errors.CrashShutdown, psycopg.errors.CannotConnectNow)
 _TERMINAL = {pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY, pq.ExecStatus.TUPLES_OK}
 
 
@@ -82,7 +91,8 @@ class Answer:
 def run(analyst_url: str, owner: OwnerConnections, statement: str, row_limit: int, timeout_s: float) -> Answer:
     """Run one statement as the analyst; returns once its first rows are there.
 
-    ``owner`` lends a connection of the owner role, asked for only when the time limit is met.
+    ``owner`` lends a connection of the owner role, asked for only when the time limit is met or all connections of
+    analysts are taken.
 
     Raises KeyholeError: sql_refused with what PostgreSQL said, sql_limit at a limit, unavailable when no connection
     is to be had.
@@ -94,32 +104,6 @@ def run(analyst_url: str, owner: OwnerConnections, statement: str, row_limit: in
     return Answer(session, row_limit)
 
 
-def reap(conn: Connection, timeout_s: float) -> int:
-    """Enforce the limits on analysts who connect by themselves; returns the number of sessions it acted on.
-
-    A statement is cancelled at ``timeout_s`` and its session terminated 5 s later; a transaction that idles so long,
-    or lasts ten times as long, is terminated: it would hold back vacuum and the merging of partitions.
-    """
-    row = conn.execute(
-        """
-        SELECT count(*) FILTER (WHERE CASE
-            WHEN overdue >= interval '5 seconds' OR state LIKE 'idle in transaction%%' OR lasting
-                THEN pg_terminate_backend(pid) ELSE pg_cancel_backend(pid) END)
-        FROM (
-            SELECT pid, state, clock_timestamp() - make_interval(secs => %(limit)s)
-                - CASE WHEN state = 'active' THEN query_start ELSE state_change END AS overdue,
-                xact_start < clock_timestamp() - make_interval(secs => %(limit)s * 10) AS lasting
-            FROM pg_stat_activity WHERE usename = %(role)s AND datname = current_database()
-              AND (state = 'active' OR state LIKE 'idle in transaction%%')
-        ) AS session
-        WHERE overdue > interval '0' OR lasting
-        """,
-        {"limit": timeout_s, "role": ROLE},
-    ).fetchone()
-    assert row is not None
-    return row[0]
-
-
 class _Session:
     """One analyst connection with one statement, and the thread that ends it at the time limit."""
 
@@ -128,14 +112,7 @@ class _Session:
         self._timeout_s = timeout_s
         self._done = threading.Event()
         self._overdue = False
-        try:
-            self._conn = connect(url, application_name="keyhole sql", client_encoding="UTF8")
-        except psycopg.OperationalError as error:
-            raise KeyholeError(
-                ErrorCode.UNAVAILABLE,
-                f"No connection as {ROLE}: {str(error).strip()}",
-                "Try again when other statements have ended; keyhole doctor checks the role.",
-            ) from error
+        self._conn = _connected(url, owner, timeout_s)
         try:
             analyst_types.register(self._conn)
             row = self._conn.execute(
@@ -242,22 +219,60 @@ class _Session:
         return _refusal(error)
 
 
+def _connected(url: str, owner: OwnerConnections, timeout_s: float) -> Connection:
+    """A connection as the analyst; where all are taken, one that idles is ended for it.
+
+    What libpq says names hosts and sockets, so it goes to the log and not into the answer.
+    """
+    deadline = time.monotonic() + _ROOM_WAIT_S
+    while True:
+        try:
+            return connect(url, application_name="keyhole sql", client_encoding="UTF8")
+        except psycopg.OperationalError as error:
+            full = no_connection_left(error)
+            with suppress(psycopg.Error), owner() as conn:
+                full |= analyst_sessions.make_room(conn)
+            if full and time.monotonic() < deadline:
+                time.sleep(0.1)
+                continue
+            _log.warning("no connection as analyst", error=str(error).strip())
+            if full:
+                raise KeyholeError(
+                    ErrorCode.UNAVAILABLE,
+                    f"All connections of the role {ROLE} are busy.",
+                    f"Try again: a statement ends within {timeout_s:g} s.",
+                ) from error
+            raise KeyholeError(
+                ErrorCode.UNAVAILABLE,
+                f"The database gives no connection to the role {ROLE}.",
+                "Try again; if it persists, the API's log says why; `keyhole migrate` puts the role back.",
+            ) from error
+
+
 def _refusal(error: psycopg.Error) -> KeyholeError:
     """What PostgreSQL said, as a KeyholeError."""
     diagnosis = error.diag
+    state = diagnosis.sqlstate
+    if state is None and isinstance(error, psycopg.OperationalError):
+        _log.warning("connection as analyst lost", error=str(error).strip())
+        return KeyholeError(ErrorCode.UNAVAILABLE, "The connection to the database was lost.", "Try again.")
     message = diagnosis.message_primary or str(error).strip()
     if diagnosis.message_detail:
         message += f" ({diagnosis.message_detail})"
     if diagnosis.statement_position:
         message += f" at character {diagnosis.statement_position}"
     hint = diagnosis.message_hint or ""
-    if isinstance(error, psycopg.errors.InsufficientResources):
+    if isinstance(error, _ENDED):
+        return KeyholeError(ErrorCode.UNAVAILABLE, message, "Try again, and ask for less at once.")
+    if isinstance(error, psycopg.errors.ConfigurationLimitExceeded):
+        hint = "The statement sorts, joins or makes up too much at once: filter by job_id, layer or head first."
+    if state is not None and state.startswith(_INSUFFICIENT_RESOURCES):
         return KeyholeError(ErrorCode.SQL_LIMIT, message, hint or "Ask for less at once.")
-    if isinstance(error, psycopg.OperationalError) and diagnosis.sqlstate is None:
-        return KeyholeError(ErrorCode.UNAVAILABLE, f"The connection was lost: {message}", "Try again.")
     if isinstance(error, psycopg.errors.InsufficientPrivilege) and not hint:
         hint = "Analysts read the views of the schema analysis; docs/sql.md lists them."
-    return KeyholeError(ErrorCode.SQL_REFUSED, message, hint)
+    return KeyholeError(
+        ErrorCode.SQL_REFUSED, message, hint or "docs/sql.md has the views, their columns and examples."
+    )
 
 
 def _waiting_bytes(descriptor: int) -> int:

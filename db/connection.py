@@ -23,6 +23,11 @@ def connect(url: str, **options: Any) -> Connection:
     return psycopg.connect(url, **merged)
 
 
+def no_connection_left(error: psycopg.Error) -> bool:
+    """Whether the server refused a connection for their number: libpq passes on its words without its code."""
+    return "too many c" in str(error) or "connection slots are reserved" in str(error)
+
+
 def open_pool(
     url: str, *, min_size: int = 1, max_size: int = 10, **options: Any
 ) -> ConnectionPool[Connection[TupleRow]]:

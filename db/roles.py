@@ -21,6 +21,12 @@ _FUNCTION_OIDS = """
 SELECT oid::regprocedure::text FROM pg_proc
 WHERE pronamespace = 'pg_catalog'::regnamespace AND proname ~ %s ORDER BY 1
 """
+# A database that names the role in its privileges is one of Keyhole's, or somebody meant it.
+_OPEN_DATABASES = """
+SELECT datname FROM pg_database WHERE
+datallowconn AND datname <> current_database() AND has_database_privilege(%(role)s, oid, 'CONNECT')
+AND NOT EXISTS (SELECT FROM aclexplode(datacl) WHERE grantee = to_regrole(%(role)s) AND privilege_type = 'CONNECT')
+"""
 _OPEN = """
 SELECT format('role %%s has superuser rights', rolname) FROM pg_roles WHERE rolname = %(role)s AND rolsuper
 UNION ALL SELECT format('role %%s is a member of %%s', member::regrole, roleid::regrole) FROM pg_auth_members
@@ -41,6 +47,10 @@ UNION ALL SELECT format('may reach other servers: extension %%s is installed', e
     WHERE extname IN ('dblink', 'postgres_fdw', 'file_fdw')
 UNION ALL SELECT format('may use language %%s', extname) FROM pg_extension WHERE extname ~ '^pl.*u$'
 """
+_OTHER_PEOPLE = """
+SELECT FROM pg_roles WHERE rolcanlogin AND NOT rolsuper AND rolname NOT IN (
+    SELECT %(role)s UNION ALL SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = 'keyhole')
+"""
 
 
 def apply(conn: Connection, password: str | None = None) -> list[str]:
@@ -59,12 +69,27 @@ def apply(conn: Connection, password: str | None = None) -> list[str]:
     return findings(conn)
 
 
+def close_other_databases(conn: Connection) -> None:
+    """As a superuser, keep the role out of databases that are open to everybody, such as postgres and template1.
+
+    PostgreSQL cannot refuse one role what everybody has, so everybody loses it. Hence only where nobody else logs in
+    to the cluster but superusers and Keyhole; elsewhere ``findings`` names those databases.
+    """
+    if not _exists(conn) or conn.execute(_OTHER_PEOPLE, {"role": ROLE}).fetchone() is not None:
+        return
+    for (name,) in conn.execute(_OPEN_DATABASES, {"role": ROLE}).fetchall():
+        _try(conn, sql.SQL("REVOKE CONNECT ON DATABASE {} FROM PUBLIC").format(sql.Identifier(name)))
+
+
 def findings(conn: Connection) -> list[str]:
     """What the role can do beyond reading the views, one sentence each; empty when it is closed."""
     if not _exists(conn):
         return [f"The role {ROLE} does not exist."]
     rows = conn.execute(_OPEN, {"role": ROLE, "functions": _CLOSED_FUNCTIONS}).fetchall()
-    return [f"{ROLE}: {row[0]}" for row in rows]
+    found = [f"{ROLE}: {row[0]}" for row in rows]
+    for (name,) in conn.execute(_OPEN_DATABASES, {"role": ROLE}).fetchall():
+        found.append(f"{ROLE}: may connect to the database {name}, where Keyhole closes nothing")
+    return found
 
 
 def _create(conn: Connection, password: str | None) -> str:

@@ -12,16 +12,17 @@ GRANT SELECT ON ALL TABLES IN SCHEMA analysis TO analyst;
 -- The owner may cancel an analyst's statements, and cannot become analyst.
 GRANT analyst TO {owner} WITH INHERIT TRUE, SET FALSE;
 
-ALTER ROLE analyst LOGIN NOINHERIT CONNECTION LIMIT 20;
+ALTER ROLE analyst LOGIN NOINHERIT CONNECTION LIMIT 30;
 -- A role may change its own settings and password; every upgrade puts them back.
 ALTER ROLE analyst RESET ALL;
 ALTER ROLE analyst SET default_transaction_read_only = on;
 ALTER ROLE analyst SET statement_timeout = '30s';
 ALTER ROLE analyst SET idle_in_transaction_session_timeout = '60s';
+ALTER ROLE analyst SET idle_session_timeout = '10min';
 ALTER ROLE analyst SET search_path = analysis;
 
 -- For a superuser only: a sort or a function in FROM could else fill the disk within the time limit, and DO blocks
--- would run, with no more rights than analysts have.
-ALTER ROLE analyst SET temp_file_limit = '5GB';
+-- would run, with no more rights than analysts have. The limit is one of each process.
+ALTER ROLE analyst SET temp_file_limit = '1GB';
 REVOKE USAGE ON LANGUAGE plpgsql FROM PUBLIC;
 GRANT USAGE ON LANGUAGE plpgsql TO {owner};

@@ -168,7 +168,9 @@ def _database(url: str) -> Iterator[Finding]:
         server = conn.execute("SHOW server_version").fetchone()
         yield Finding("database", "ok", f"PostgreSQL {server[0] if server else '?'}, schema {migrate.head()}")
         for open_right in roles.findings(conn):
-            step = "Run `keyhole migrate` with KEYHOLE_SUPERUSER_URL set (docs/operations.md)."
+            step = (
+                "Run `keyhole migrate` with KEYHOLE_SUPERUSER_URL set; for the rest see docs/operations.md, Security."
+            )
             yield Finding("analyst role", "warn", open_right, step)
         rows = workers.all_workers(conn)
     fresh = [row for row in rows if row.seen_age_s < WORKER_FRESH_S]

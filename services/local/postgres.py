@@ -186,6 +186,7 @@ class EmbeddedPostgres:
             "checkpoint_timeout": "15min",
             "wal_compression": "on",
             "random_page_cost": "1.1",
+            "max_notify_queue_pages": 8192,  # 64 MB instead of 8 GB: nobody but analysts could fill it
             "log_timezone": "UTC",
             "timezone": "UTC",
             # a week of logs, one file a weekday
