@@ -24,6 +24,7 @@ app.conf.update(
     worker_disable_prefetch=True,  # a busy worker must not hold hints that an idle one could follow
     worker_send_task_events=False,
     worker_hijack_root_logger=False,
+    worker_redirect_stdouts=False,
     worker_cancel_long_running_tasks_on_connection_loss=False,
     broker_connection_retry_on_startup=True,
     broker_connection_max_retries=None,

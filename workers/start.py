@@ -4,11 +4,13 @@ import os
 import socket
 import sys
 import threading
+import warnings
 from importlib.metadata import version
 from typing import Any
 
 import psycopg
 import structlog
+from celery.exceptions import SecurityWarning
 from celery.signals import worker_ready, worker_shutting_down
 
 from db.repositories import workers
@@ -36,8 +38,11 @@ def main() -> None:
     tasks.worker_name = f"{socket.gethostname()}:{os.getpid()}"
     configure(worker=tasks.worker_name)
     threading.Thread(target=_tell_of_life, args=(",".join(served), ",".join(offered)), daemon=True).start()
+    # Messages are JSON with a number in them; who runs a worker as root has chosen to.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
     app.worker_main(
         [
+            "--quiet",
             "worker",
             "--pool=threads",
             f"--concurrency={len(offered)}",

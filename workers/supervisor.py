@@ -53,7 +53,11 @@ class Child:
         self.log_path = _log_path(settings.home / "logs" / "jobs" / f"{attempt.job_id}-{attempt.number}.log")
         report_read, report_write = os.pipe()
         alive_read, self._alive_write = os.pipe()
-        environment = child_environment(device) | {"KEYHOLE_ATTEMPT": str(attempt.token), "PYTHONUNBUFFERED": "1"}
+        environment = child_environment(device) | {
+            "KEYHOLE_ATTEMPT": str(attempt.token),
+            "PYTHONUNBUFFERED": "1",
+            "TQDM_DISABLE": "1",  # progress bars of libraries would fill the log
+        }
         with self.log_path.open("ab") as log_file:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "workers.execution", torch_name(device), str(report_write), str(alive_read)],
