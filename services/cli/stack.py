@@ -13,6 +13,7 @@ import typer
 
 from services.cli import output
 from services.cli.exit_codes import ExitCode
+from services.cli.team_status import show_team_status
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import settings
 from services.local.analyst_access import analyst_access, psql_program
@@ -61,8 +62,11 @@ def down(as_json: output.Json = False) -> None:
 
 
 def status(as_json: output.Json = False) -> None:
-    """Show each service of the embedded stack, and whether it answers; exit code 5 unless all do."""
-    stack = LocalStack(settings(), output.message)
+    """Show each service of the embedded stack, or a team's API and what it needs; exit code 5 unless all answer."""
+    configured = settings()
+    if configured.database_url is not None or configured.api_url is not None:
+        raise typer.Exit(show_team_status(as_json=as_json))
+    stack = LocalStack(configured, output.message)
     states = stack.status()
     if as_json:
         _print_json([state.__dict__ for state in states])

@@ -92,7 +92,7 @@ def find_api(url: str | None = None, token: str | None = None) -> tuple[str, str
         stack = stack_file.read(configured.home)
         if stack is None:
             raise Unreachable(
-                f"No API is known: KEYHOLE_API_URL is not set and no stack was started in {configured.home}.",
+                f"No API is known: KEYHOLE_API_URL is not set and no stack is up in {configured.home}.",
                 "Start one with `keyhole up`, or set KEYHOLE_API_URL and KEYHOLE_TOKEN.",
             )
         url, token = stack.api_url, token or stack.token

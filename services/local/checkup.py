@@ -128,7 +128,9 @@ def _gpu() -> Iterator[Finding]:
 
 def _hub() -> Iterator[Finding]:
     offline = os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
-    text = "offline (HF_HUB_OFFLINE): hf: sources come from the cache only" if offline else "hf: sources are fetched"
+    text = "not asked: nothing is fetched before a job names an hf: source"
+    if offline:
+        text = "offline (HF_HUB_OFFLINE): hf: sources come from the cache only"
     yield Finding("model hub", "ok", text)
 
 
