@@ -7,13 +7,15 @@ does, in a transaction that the attacker made read-write.
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psycopg
 import pyarrow as pa
 import pytest
+from psycopg import conninfo
 
-from db import analyst, roles
-from db.connection import connect
+from db import analyst, analyst_sessions, roles
+from db.connection import connect, open_pool
 from db.repositories import api_tokens
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.states import Scope
@@ -95,6 +97,7 @@ def test_refused_through_the_service(module_database: MigratedDatabase, attack: 
     error = _error(module_database, attack)
     assert error.code is ErrorCode.SQL_REFUSED
     assert error.message
+    assert error.hint
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
@@ -198,9 +201,16 @@ def test_a_backend_that_ignores_the_cancel_is_terminated(
 
 
 def test_temporary_files_are_bounded(module_database: MigratedDatabase, owner: psycopg.Connection) -> None:
-    """Rows of a function in FROM go through a file, which nothing but this limit bounds within the time limit."""
-    assert _run(module_database, "SHOW temp_file_limit").to_pylist() == [{"temp_file_limit": "5GB"}]
+    """Sorts and functions in FROM go through files, which nothing but this limit bounds within the time limit."""
     assert "permission denied" in _error(module_database, "SET temp_file_limit = -1").message
+    error = _error(
+        module_database,
+        "SELECT n || repeat('x', 1000) FROM generate_series(1, 2000000) AS n ORDER BY 1",
+        timeout_s=60.0,
+    )
+    assert error.code is ErrorCode.SQL_LIMIT
+    assert "temporary file size exceeds" in error.message
+    assert "filter by job_id" in error.hint
 
 
 def test_rows_beyond_the_limit_are_cut_and_it_is_said(module_database: MigratedDatabase) -> None:
@@ -284,7 +294,8 @@ def test_postgres_says_what_is_wrong_and_where(module_database: MigratedDatabase
 
 def test_a_failure_after_the_first_rows_is_raised_and_not_a_short_answer(module_database: MigratedDatabase) -> None:
     error = _error(module_database, "SELECT 1 / (900 - n) FROM generate_series(1, 2000) AS n", limit=5000)
-    assert "division by zero" in error.message
+    assert error.message == "division by zero"
+    assert "docs/sql.md" in error.hint
 
 
 @pytest.mark.parametrize("statement", ["SELECT '\x00'", "SELECT '\ud800'", "SELECT 'infinity'::timestamptz"])
@@ -338,18 +349,124 @@ def test_reaping_leaves_owners_and_fresh_statements_alone(
             fresh.execute("SELECT 1")
 
 
-def test_the_analyst_may_hold_a_bounded_number_of_connections(module_database: MigratedDatabase) -> None:
+@contextmanager
+def _every_connection(database: MigratedDatabase, first: str) -> Iterator[list[psycopg.Connection]]:
+    """All that the role may hold, each after this statement."""
     held: list[psycopg.Connection] = []
     try:
         with pytest.raises(psycopg.OperationalError, match="too many connections for role"):
-            for _ in range(25):
-                held.append(module_database.connect_analyst())
-        error = _error(module_database, "SELECT 1")
-        assert error.code is ErrorCode.UNAVAILABLE
-        assert "too many connections" in error.message
+            for _ in range(100):
+                held.append(database.connect_analyst())
+                held[-1].execute(first)  # type: ignore[arg-type]  # literals of these tests
+        yield held
     finally:
         for conn in held:
             conn.close()
+
+
+def test_idle_connections_of_analysts_do_not_keep_the_service_out(
+    module_database: MigratedDatabase, owner: psycopg.Connection
+) -> None:
+    with _every_connection(module_database, "SELECT 1") as held:
+        assert len(held) <= 30
+        for _ in range(3):
+            assert _run(module_database, "SELECT 1 AS a").to_pylist() == [{"a": 1}]
+        assert held[-1].execute("SELECT 1").fetchone() == (1,)
+        with pytest.raises(psycopg.OperationalError):
+            held[0].execute("SELECT 1")
+
+
+def test_when_all_connections_are_busy_the_service_says_so(module_database: MigratedDatabase) -> None:
+    with _every_connection(module_database, "BEGIN"):
+        error = _error(module_database, "SELECT 1", timeout_s=7.0)
+    assert error.code is ErrorCode.UNAVAILABLE
+    assert error.message == "All connections of the role analyst are busy."
+    assert error.hint == "Try again: a statement ends within 7 s."
+
+
+def test_reaping_keeps_the_latest_of_many_idle_sessions(
+    module_database: MigratedDatabase, owner: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(analyst_sessions, "IDLE_KEPT", 2)
+    sessions = [module_database.connect_analyst() for _ in range(4)]
+    for session in sessions:
+        session.execute("SELECT 1")
+    assert analyst_sessions.reap(owner, 60.0) == 0  # all fresh
+    monkeypatch.setattr(analyst_sessions, "_FRESH_S", 0.0)
+    assert analyst_sessions.reap(owner, 60.0) == 2
+    for ended in sessions[:2]:
+        with pytest.raises(psycopg.OperationalError):
+            ended.execute("SELECT 1")
+    for kept in sessions[2:]:
+        assert kept.execute("SELECT 1").fetchone() == (1,)
+        kept.close()
+
+
+def test_sessions_that_idle_too_long_are_ended_and_pools_of_services_do_not_notice(
+    module_database: MigratedDatabase, owner: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(analyst_sessions, "IDLE_LIMIT_S", 0.0)
+    with (
+        open_pool(module_database.analyst_url, min_size=0, max_size=1) as pool,
+        module_database.connect_analyst() as idle,
+    ):
+        idle.execute("SET idle_session_timeout = 0")
+        with pool.connection() as conn:
+            conn.execute("SELECT 1")
+        assert analyst_sessions.reap(owner, 60.0) == 2
+        with pytest.raises(psycopg.OperationalError):
+            idle.execute("SELECT 1")
+        with pool.connection() as conn:
+            assert conn.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_reaping_ends_the_session_with_the_most_memory_and_no_other(
+    module_database: MigratedDatabase, owner: psycopg.Connection
+) -> None:
+    outcomes: list[psycopg.Error] = []
+
+    def hoard() -> None:
+        with module_database.connect_analyst() as conn:
+            conn.execute("SET work_mem = '1000GB'")
+            try:
+                conn.execute("SELECT count(*) FROM (SELECT DISTINCT n FROM generate_series(1, 100000000) AS n) AS d")
+            except psycopg.Error as error:
+                outcomes.append(error)
+
+    with module_database.connect_analyst() as small:
+        small.execute("SELECT 1")
+        greedy = threading.Thread(target=hoard)
+        greedy.start()
+        deadline = time.monotonic() + 25
+        ended = 0
+        while not ended and time.monotonic() < deadline:
+            ended = analyst_sessions.reap(owner, 60.0, memory_bytes=200 * 2**20)
+            time.sleep(0.05)
+        greedy.join(10)
+        assert ended == 1
+        assert isinstance(outcomes[0], psycopg.errors.AdminShutdown)
+        assert small.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_answers_name_no_socket_and_no_host(module_database: MigratedDatabase, owner: psycopg.Connection) -> None:
+    def failed(url: str, statement: str = "SELECT 1") -> KeyholeError:
+        with (
+            pytest.raises(KeyholeError) as raised,
+            analyst.run(url, lambda: connect(module_database.owner_url), statement, 10**10, 20.0) as answer,
+        ):
+            for _ in answer:
+                analyst_sessions.reap(owner, -10.0)
+        return raised.value
+
+    right = module_database.analyst_url
+    wrong_password = conninfo.make_conninfo(right, password="wrong")
+    nobody_there = conninfo.make_conninfo(right, host="/tmp/nobody-listens-here")
+    ended = "SELECT generate_series(1, 10000000000)"
+    for error in (failed(wrong_password), failed(nobody_there), failed(right, ended)):
+        assert error.code is ErrorCode.UNAVAILABLE
+        assert "/" not in str(error)
+        assert "socket" not in str(error)
+        assert error.hint
 
 
 def test_a_changed_password_and_settings_are_put_back_by_the_next_upgrade(

@@ -214,5 +214,21 @@ def test_a_database_that_does_not_answer_is_a_sentence_not_a_traceback(
     assert "KEYHOLE\\_ANALYST\\_URL" in open_page().error[0].value
 
 
+def test_connections_that_are_all_in_use_are_not_called_a_database_that_is_down(
+    open_page: Open, database: MigratedDatabase
+) -> None:
+    held: list[psycopg.Connection] = []
+    try:
+        with pytest.raises(psycopg.OperationalError, match="too many connections"):
+            for _ in range(100):
+                held.append(database.connect_analyst())
+        app = open_page()
+    finally:
+        for conn in held:
+            conn.close()
+    assert "All connections of the role analyst are in use" in app.error[0].value
+    assert button(app, "Try again now")
+
+
 def button(app: AppTest, label: str):
     return next(each for each in app.button if each.label == label)

@@ -9,7 +9,7 @@ from psycopg import sql
 
 from db import migrate, roles
 from services.local.postgres import EmbeddedPostgres
-from tests.conftest import ANALYST_PASSWORD
+from tests.conftest import ANALYST_PASSWORD, MigratedDatabase
 
 
 @pytest.fixture
@@ -65,6 +65,35 @@ def test_a_role_given_too_much_is_reported(postgres: EmbeddedPostgres, plain: tu
         conn.rollback()
     assert "analyst: role analyst is a member of pg_read_all_data" in findings
     assert "analyst: may create objects in schema public" in findings
+
+
+@pytest.mark.parametrize("other", ["postgres", "template1", "keyhole"])
+def test_analysts_reach_no_other_database_of_the_cluster(
+    postgres: EmbeddedPostgres, database: MigratedDatabase, other: str
+) -> None:
+    """In those nothing is closed: temporary tables, code blocks, large objects, ending others' sessions."""
+    with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+        psycopg.connect(postgres.url("analyst", ANALYST_PASSWORD, other))
+    with psycopg.connect(postgres.superuser_url("postgres"), autocommit=True) as conn:
+        conn.execute(sql.SQL("GRANT CONNECT ON DATABASE {} TO PUBLIC").format(sql.Identifier(other)))
+    psycopg.connect(postgres.url("analyst", ANALYST_PASSWORD, other)).close()
+    finding = f"analyst: may connect to the database {other}, where Keyhole closes nothing"
+    with database.connect() as owner:
+        assert roles.findings(owner) == [finding]
+        assert migrate.harden(database.superuser_url) == []
+        assert roles.findings(owner) == []
+    with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+        psycopg.connect(postgres.url("analyst", ANALYST_PASSWORD, other))
+
+
+def test_in_a_cluster_that_others_use_their_way_in_stays_and_is_reported(
+    postgres: EmbeddedPostgres, database: MigratedDatabase, plain: tuple[str, str]
+) -> None:
+    """``plain`` is owner and login of a database that has nothing to do with Keyhole."""
+    name, _ = plain
+    warnings = migrate.harden(database.superuser_url)
+    assert warnings == [f"analyst: may connect to the database {name}, where Keyhole closes nothing"]
+    psycopg.connect(postgres.url("keyhole", postgres.password("keyhole"), name)).close()
 
 
 def test_passwords_are_in_no_log_even_when_they_are_refused(postgres: EmbeddedPostgres, plain: tuple[str, str]) -> None:
