@@ -4,12 +4,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.concurrency import run_in_threadpool
 
 from services.api import documentation, log, problems
 from services.api.database import open_pool_of
+from services.api.query_parameters import refuse_unknown
 from services.api.request_context import RequestContext
+from services.api.resolving import Turns
 from services.api.routes import events, health, jobs, kinds, metrics, results, sql, tokens
 from services.contracts.settings import Settings
 from services.contracts.settings import settings as environment_settings
@@ -45,8 +47,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         responses=problems.RESPONSES,
     )
     app.state.settings = chosen
+    app.state.turns = Turns()
     problems.install(app)
     app.add_middleware(RequestContext)
-    for module in (jobs, events, results, kinds, sql, tokens, health, metrics, documentation):
+    for module in (jobs, events, results, kinds, sql, tokens):
+        app.include_router(module.router, dependencies=[Depends(refuse_unknown)])
+    for module in (health, metrics, documentation):  # asked by balancers and browsers, with what they like
         app.include_router(module.router)
     return app

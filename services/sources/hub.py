@@ -20,7 +20,7 @@ from huggingface_hub.file_download import repo_folder_name
 
 from services.contracts.errors import ErrorCode, KeyholeError
 
-TIMEOUT_S = 15.0
+TIMEOUT_S = 5.0  # without a byte; a submission waits for it, and a cache may answer instead
 _COMMIT = re.compile("[0-9a-f]{40}")
 NOT_REACHED = (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, httpx2.HTTPError, OSError)
 
@@ -51,8 +51,10 @@ def model_file(name: str, revision: str | None, commit: str, file: str) -> Path:
     """One small file of a model at the commit of its revision, downloaded or out of the cache."""
     try:
         # by revision first: only then the cache remembers the revision's commit for times without network
-        path = Path(hf_hub_download(name, file, revision=revision or "main"))
-        return path if path.parent.name == commit else Path(hf_hub_download(name, file, revision=commit))
+        path = Path(hf_hub_download(name, file, revision=revision or "main", etag_timeout=TIMEOUT_S))
+        if path.parent.name == commit:
+            return path
+        return Path(hf_hub_download(name, file, revision=commit, etag_timeout=TIMEOUT_S))
     except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
         raise _not_found("model", name, commit) from error
     except NOT_REACHED as error:

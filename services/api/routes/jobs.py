@@ -5,11 +5,12 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Query, Response
+from fastapi.concurrency import run_in_threadpool
 
 from db.repositories import attempts, jobs
 from services.api import cursors, enqueue, views
 from services.api.auth import Admin, Reader, Submitter
-from services.api.database import Database, ServerSettings
+from services.api.database import Database, Pool, ResolvingTurns, ServerSettings
 from services.api.submission import submit
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.jobs import JobCreate, JobDetail, JobPage
@@ -37,17 +38,19 @@ IdempotencyKey = Annotated[
     status_code=202,
     responses={200: {"model": JobDetail, "description": "A job that stood already answers (`reused` is true)"}},
 )
-def create_job(
+async def create_job(
     body: JobCreate,  # type: ignore[valid-type]  # a union that is built from the table of kinds
     caller: Submitter,
-    conn: Database,
+    pool: Pool,
+    turns: ResolvingTurns,
     settings: ServerSettings,
     response: Response,
     idempotency_key: IdempotencyKey = None,
 ) -> JobDetail:
     """Submit a job. 202 for a new one; 200 if the same job already succeeded, or waits or runs, unless `force`."""
-    submitted = submit(
-        conn,
+    submitted = await submit(
+        pool,
+        turns,
         body,
         token_id=caller.token_id,
         idempotency_key=idempotency_key,
@@ -55,7 +58,7 @@ def create_job(
     )
     response.status_code = 200 if submitted.reused else 202
     response.headers["Location"] = f"/v1/jobs/{submitted.job_id}"
-    return _detail(conn, submitted.job_id, reused=submitted.reused)
+    return await run_in_threadpool(_fresh_detail, pool, submitted.job_id, reused=submitted.reused)
 
 
 @router.get("")
@@ -110,7 +113,7 @@ def read_job(
     """All that is known of a job. The ETag changes when the job does, not with the clock."""
     detail = _detail(conn, job_id)
     etag = _etag(detail)
-    if if_none_match and etag in (tag.strip() for tag in if_none_match.split(",")):
+    if if_none_match and _matches(if_none_match, etag):
         return Response(status_code=304, headers={"ETag": etag})
     response.headers["ETag"] = etag
     response.headers["Cache-Control"] = "no-cache"
@@ -126,11 +129,12 @@ def cancel_job(job_id: JobId, caller: Submitter, conn: Database) -> JobDetail:
 
 
 @router.post("/{job_id}/retry", status_code=202)
-def retry_job(job_id: JobId, caller: Submitter, conn: Database, settings: ServerSettings) -> JobDetail:
+def retry_job(job_id: JobId, caller: Submitter, pool: Pool, settings: ServerSettings) -> JobDetail:
     """Queue a failed or cancelled job again; what is finished of it stays."""
-    with conn.transaction():
-        jobs.retry(conn, job_id)
-    detail = _detail(conn, job_id)
+    with pool.connection() as conn:  # given back before the broker is told, which may be slow
+        with conn.transaction():
+            jobs.retry(conn, job_id)
+        detail = _detail(conn, job_id)
     enqueue.announce(settings, KINDS[detail.kind].queue, job_id)
     return detail
 
@@ -154,6 +158,17 @@ def _detail(conn: Database, job_id: int, *, reused: bool = False) -> JobDetail:
     row = found(conn, job_id)
     positions = jobs.queue_positions(conn) if row.state == JobState.QUEUED else {}
     return views.job_detail(row, attempts.of_job(conn, job_id), positions.get(job_id), reused=reused)
+
+
+def _fresh_detail(pool: Pool, job_id: int, *, reused: bool) -> JobDetail:
+    with pool.connection() as conn:
+        return _detail(conn, job_id, reused=reused)
+
+
+def _matches(if_none_match: str, etag: str) -> bool:
+    """Weak comparison, as RFC 9110 has it for reads: ``W/`` does not matter, and ``*`` is any job that there is."""
+    tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
+    return etag in tags or "*" in tags
 
 
 def _etag(detail: JobDetail) -> str:

@@ -6,9 +6,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Parameters(BaseModel):
-    """Parameters of a job kind: unknown fields are refused, values are never changed after validation."""
+    """Parameters of a job kind: unknown fields are refused, and so are values of another type, such as ``true`` for 1.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    Whole numbers are taken where fractions may stand. Values are never changed after validation.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class QueryRange(Parameters):

@@ -6,13 +6,14 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
 import uvicorn
+from fastapi import FastAPI
 
 from db.repositories import api_tokens
 from services.api.app import create_app
@@ -39,11 +40,15 @@ class ServedApi:
         return body | changes
 
 
-@contextmanager
-def served(settings: Settings) -> Iterator[str]:
+def served(settings: Settings) -> AbstractContextManager[str]:
     """The address of an API over ``settings``."""
+    return serving(create_app(settings))
+
+
+@contextmanager
+def serving(app: FastAPI) -> Iterator[str]:
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(create_app(settings), log_config=None, timeout_graceful_shutdown=2))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=2))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not server.started and thread.is_alive():

@@ -1,0 +1,52 @@
+"""Sources resolved without standing in anyone's way: in threads of their own, a few at a time.
+
+The hub may take its time, and hashing a large file does. Neither may hold a database connection or one of the threads
+that answer other requests, so submissions wait here, for their turn and no longer than some seconds.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import anyio
+import anyio.to_thread
+
+from services.contracts.errors import ErrorCode, KeyholeError
+from services.contracts.settings import Settings
+from services.sources import ResolvedDataset, ResolvedModel, resolve_dataset, resolve_model
+
+AT_ONCE = 8  # of each sort
+WAIT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Who may resolve now. Sources on the hub queue apart, so that a hub that hangs leaves those of files alone."""
+
+    hub: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+    files: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+    threads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(2 * AT_ONCE))
+
+
+async def resolve(turns: Turns, model: str, dataset: str, settings: Settings) -> tuple[ResolvedModel, ResolvedDataset]:
+    """Model and dataset as they are now; raises KeyholeError: what resolving raises, or unavailable when it is busy."""
+    on_hub = any(source.strip().startswith("hf:") for source in (model, dataset))
+    turn = turns.hub if on_hub else turns.files
+    try:
+        async with asyncio.timeout(WAIT_S):
+            await turn.acquire()
+    except TimeoutError as error:
+        raise KeyholeError(
+            ErrorCode.UNAVAILABLE,
+            f"The API is busy resolving the sources of {AT_ONCE} other submissions; none ended in {WAIT_S:g} s.",
+            "The model hub may be slow. Submit again in a moment, with the same idempotency key if you gave one."
+            if on_hub
+            else "Submit again in a moment, with the same idempotency key if you gave one.",
+        ) from error
+    try:
+        return await anyio.to_thread.run_sync(_resolve, model, dataset, settings, limiter=turns.threads)
+    finally:
+        turn.release()
+
+
+def _resolve(model: str, dataset: str, settings: Settings) -> tuple[ResolvedModel, ResolvedDataset]:
+    return resolve_model(model, settings), resolve_dataset(dataset, settings)
