@@ -2,10 +2,12 @@
 
 import math
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$:&^=])")
+_HASH = re.compile(r"\b([0-9a-f]{7})[0-9a-f]{33,57}\b")
 NOTHING = "–"
 
 
@@ -20,12 +22,25 @@ def markdown_words(text: str) -> str:
     return "".join(part if index % 2 else _MARKDOWN.sub(r"\\\1", part) for index, part in enumerate(parts))
 
 
-def shortened(text: str, length: int = 60) -> str:
+def shortened(text: str, length: int = 60, head_share: float = 0.5) -> str:
     """The text, its middle left out where it is longer: the ends of paths and names tell them apart."""
     if len(text) <= length:
         return text
-    head = (length - 1) // 2
+    head = min(int((length - 1) * head_share), length - 2)
     return f"{text[:head]}…{text[-(length - 1 - head) :]}"
+
+
+def told_apart(texts: Iterable[str], length: int) -> dict[str, str]:
+    """A shortened form of every text: cut where the most of them stay different, rather at the front than at the end.
+
+    Hashes of revisions are cut to seven digits first, as git does.
+    """
+    briefly = {text: _HASH.sub(r"\1", text) for text in texts}
+
+    def cut(head_share: float) -> dict[str, str]:
+        return {text: shortened(brief, length, head_share) for text, brief in briefly.items()}
+
+    return max((cut(share) for share in (0.3, 0.5, 0.7, 0.9)), key=lambda forms: len(set(forms.values())))
 
 
 def count(number: int | None) -> str:
@@ -77,11 +92,6 @@ def duration(seconds: float | None) -> str:
             rest = whole % size // next_size
             return f"{whole // size} {unit}" + (f" {rest} {next_unit}" if rest else "")
     return f"{round(seconds, 1):g} s" if 0 < seconds < 10 else f"{whole} s"
-
-
-def clock(time: datetime) -> str:
-    """Short, for large print: 30 Nov 09:51, in UTC."""
-    return time.astimezone(UTC).strftime("%d %b %H:%M")
 
 
 def moment(time: datetime | None) -> str:

@@ -4,6 +4,7 @@ Lists and charts read ``job`` and the summaries only. The one function that touc
 for a single head of a single job.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -12,6 +13,8 @@ import psycopg
 from psycopg.rows import class_row
 
 from dashboard.summaries import Summary
+
+LATEST_EVENTS = 200  # of a job's history on its page; the stored history has one event per shard
 
 Order = Literal["largest D_a", "largest D_c", "D_c above D_a"]
 
@@ -235,12 +238,21 @@ def attempts(conn: psycopg.Connection, job_id: int) -> list[Attempt]:
         ).fetchall()
 
 
-def events(conn: psycopg.Connection, job_id: int, limit: int = 200) -> list[Event]:
+def events(conn: psycopg.Connection, job_id: int, limit: int = LATEST_EVENTS) -> list[Event]:
     """The job's latest events, the last first."""
     with conn.cursor(row_factory=class_row(Event)) as cursor:
         return cursor.execute(
             "SELECT id, at, type, data FROM analysis.job_event WHERE job_id = %s ORDER BY id DESC LIMIT %s",
             (job_id, limit),
+        ).fetchall()
+
+
+def events_of_types(conn: psycopg.Connection, job_id: int, types: Sequence[str]) -> list[Event]:
+    """All of the job's events of these types, the first first; meant for types that are few in any job."""
+    with conn.cursor(row_factory=class_row(Event)) as cursor:
+        return cursor.execute(
+            "SELECT id, at, type, data FROM analysis.job_event WHERE job_id = %s AND type = ANY(%s) ORDER BY id",
+            (job_id, list(types)),
         ).fetchall()
 
 

@@ -1,6 +1,6 @@
 """One job: progress, phases, error, parameters, environment, checks, attempts and history; renews itself while open."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -9,8 +9,9 @@ import streamlit as st
 
 from dashboard import queries
 from dashboard.connection import reading
-from dashboard.formats import NOTHING, clock, count, duration, markdown_text, markdown_words, moment, shortened
+from dashboard.formats import NOTHING, count, duration, markdown_text, markdown_words, moment, shortened
 from dashboard.pages import JOBS, RESULTS
+from dashboard.phases import EVENT_TYPES, QUEUED, phase_marks, phase_seconds
 from dashboard.problems import show
 from dashboard.queries import Attempt, Event, Job
 from dashboard.tables import nested, table
@@ -19,8 +20,6 @@ from dashboard.views.job_list import RENEW_S, STATE_COLOURS
 from services.contracts.errors import KeyholeError
 from services.contracts.kinds import KINDS
 from services.contracts.states import TERMINAL_STATES, JobState
-
-PHASES = ("queued", "loading model", "reading data", "measuring", "summarizing")
 
 
 def job_detail(job_id: int) -> None:
@@ -35,6 +34,8 @@ def job_detail(job_id: int) -> None:
     if job.label:
         st.markdown(f"**{markdown_text(job.label)}**")
     st.text(f"{job.kind} of {shortened(job.model, 90)} over {shortened(job.dataset, 60)}")
+    submitter = f" by {markdown_text(job.submitted_by)}" if job.submitted_by else ""
+    st.caption(f"Submitted {moment(job.created_at)}{submitter}")
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         has_result = job.state == JobState.SUCCEEDED and job.kind in RESULTS
         if has_result and st.button("Open the result", type="primary", icon=":material/insights:"):
@@ -50,14 +51,15 @@ def _live(job_id: int, state_before: str) -> None:
             job = queries.job(conn, job_id)
             attempts = queries.attempts(conn, job_id)
             events = queries.events(conn, job_id)
+            marks = phase_marks(job.created_at, queries.events_of_types(conn, job_id, EVENT_TYPES)) if job else []
     except KeyholeError as error:
         show(error)
         return
     if job is None or job.state != state_before:
         st.rerun()  # other buttons, or nothing more to renew
-    _head(job, events)
+    _head(job, events, marks)
     _error(job)
-    _numbers(job, attempts)
+    _numbers(job, attempts, phase_seconds(marks, job.now))
     parameters, environment, checks, tries, history = st.tabs(
         ["Parameters", "Environment", "Checks", f"Attempts ({len(attempts)})", "History"]
     )
@@ -94,10 +96,10 @@ def in_order(job: Job) -> dict[str, Any]:
     return known | job.parameters
 
 
-def _head(job: Job, events: Sequence[Event]) -> None:
+def _head(job: Job, events: Sequence[Event], marks: Sequence[tuple[datetime, str | None]]) -> None:
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         st.badge(job.state, color=STATE_COLOURS[JobState(job.state)])  # type: ignore[arg-type]  # colours by name
-        st.caption(_phase_line(job, events))
+        st.caption(_phase_line(marks, job.now))
     st.progress(job.shards_done / job.shards if job.shards else 0.0, text=_progress_line(job, events))
 
 
@@ -126,23 +128,13 @@ def shard_rate(events: Sequence[Event], now: datetime, window: int = 20) -> floa
     return shards / seconds if seconds > 0 and shards > 0 else None
 
 
-def _phase_line(job: Job, events: Sequence[Event]) -> str:
+def _phase_line(marks: Sequence[tuple[datetime, str | None]], end: datetime) -> str:
     """The phases with the time each took; the present one is bold."""
-    lasted: dict[str, float] = {}
-    marks = [(job.created_at, "queued")]
-    marks += [(event.at, str(event.data.get("phase"))) for event in reversed(events) if event.type == "phase"]
-    end = job.finished_at or job.now
-    for (start, phase), (stop, _) in zip(marks, [*marks[1:], (end, "")], strict=True):
-        lasted[phase] = lasted.get(phase, 0.0) + max(0.0, (stop - start).total_seconds())
-    terminal = JobState(job.state) in TERMINAL_STATES
-    names = [*PHASES, *(phase for phase in lasted if phase not in PHASES)]
-    words = [
-        f"**{markdown_text(phase)} {duration(lasted[phase])}**"
-        if phase == job.phase and not terminal
-        else f"{markdown_text(phase)} {duration(lasted[phase])}"
-        for phase in names
-        if phase in lasted
-    ]
+    _, present = marks[-1]
+    words = []
+    for phase, seconds in phase_seconds(marks, end).items():
+        text = f"{markdown_text(phase)} {duration(seconds)}"
+        words.append(f"**{text}**" if phase == present else text)
     return " → ".join(words)
 
 
@@ -159,16 +151,14 @@ def _error(job: Job) -> None:
             st.code(job.error_traceback, language="python", wrap_lines=True)
 
 
-def _numbers(job: Job, attempts: Sequence[Attempt]) -> None:
-    numbers = st.columns(5)
-    waited = (job.started_at or job.finished_at or job.now) - job.created_at
+def _numbers(job: Job, attempts: Sequence[Attempt], lasted: Mapping[str, float]) -> None:
+    numbers = st.columns(4)
     numbers[0].metric("Rows stored", count(job.rows))
-    numbers[1].metric("Duration", duration(job.duration_s))
-    numbers[2].metric("Waited", duration(waited.total_seconds()))
+    numbers[1].metric("Duration", duration(job.duration_s), help="since it first ran, or ran again after a retry")
+    numbers[2].metric("Waited", duration(lasted.get(QUEUED, 0.0)), help="in the queue, all stays there together")
     numbers[3].metric(
         "Attempts", f"{len(attempts)}", help=f"the job fails after {job.max_attempts} that crashed or were lost"
     )
-    numbers[4].metric("Submitted", clock(job.created_at), help=moment(job.created_at))
 
 
 def _attempts(attempts: Sequence[Attempt], job: Job) -> None:
@@ -198,6 +188,8 @@ def _attempts(attempts: Sequence[Attempt], job: Job) -> None:
 
 
 def _history(events: Sequence[Event]) -> None:
+    if len(events) == queries.LATEST_EVENTS:
+        st.caption(f"The latest {len(events)} events. All of them: `analysis.job_event` in `keyhole sql`.")
     st.dataframe(
         pd.DataFrame(
             [
