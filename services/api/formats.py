@@ -1,5 +1,7 @@
 """Rows in the formats the API offers, written batch by batch: Arrow IPC stream, CSV, JSON, Parquet."""
 
+import csv
+import io
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -7,7 +9,6 @@ from datetime import date, datetime
 from typing import Any, Literal
 
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet
 
 Format = Literal["json", "csv", "arrow", "parquet"]
@@ -17,6 +18,8 @@ MEDIA_TYPES: dict[str, str] = {
     "arrow": "application/vnd.apache.arrow.stream",
     "parquet": "application/vnd.apache.parquet",
 }
+
+_SPELLED = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def encoded(
@@ -31,15 +34,16 @@ def encoded(
     """
     if format_ == "json":
         return _json(schema, batches, truncated)
+    if format_ == "csv":
+        return _csv(schema, batches)
     return _binary(format_, schema, batches)
 
 
 def _binary(format_: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
     sink = _Sink()
-    shown = pa.schema([_text_field(field) for field in schema]) if format_ == "csv" else schema
-    with _writer(format_, sink, shown) as writer:
+    with _writer(format_, sink, schema) as writer:
         for batch in batches:
-            writer.write_batch(_text_batch(batch, shown) if format_ == "csv" else batch)
+            writer.write_batch(batch)
             yield sink.drained()
     yield sink.drained()
 
@@ -47,30 +51,30 @@ def _binary(format_: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) 
 def _writer(format_: str, sink: "_Sink", schema: pa.Schema) -> Any:
     if format_ == "arrow":
         return pa.ipc.new_stream(sink, schema)
-    if format_ == "csv":
-        return pyarrow.csv.CSVWriter(sink, schema)
     return pyarrow.parquet.ParquetWriter(sink, schema, compression="zstd")
 
 
-def _text_field(field: pa.Field) -> pa.Field:
-    """Lists become JSON texts, which CSV has no other form for; floats texts, for their spelling of infinity."""
-    as_text = pa.types.is_list(field.type) or pa.types.is_floating(field.type)
-    return pa.field(field.name, pa.string()) if as_text else field
+def _csv(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    """With the standard library's writer: pyarrow's quotes every text, and so the spelled-out infinities' columns."""
+    piece = io.StringIO(newline="")
+    writer = csv.writer(piece, lineterminator="\n")
+    writer.writerow(schema.names)
+    for batch in batches:
+        writer.writerows(zip(*(_texts(column) for column in batch.columns), strict=True))
+        yield piece.getvalue().encode()
+        piece.seek(0)
+        piece.truncate()
+    yield piece.getvalue().encode()
 
 
-def _text_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    columns = []
-    for column, field in zip(batch.columns, schema, strict=True):
-        if pa.types.is_floating(column.type):
-            texts = column.cast(pa.string()).to_pylist()
-            spelled = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-            columns.append(pa.array([spelled.get(text, text) for text in texts], pa.string()))
-        elif pa.types.is_list(column.type):
-            lists = column.to_pylist()
-            columns.append(pa.array([None if each is None else _dumped(each) for each in lists], pa.string()))
-        else:
-            columns.append(column.cast(field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+def _texts(column: pa.Array) -> list[str | None]:
+    """The values as CSV has them: lists as JSON, numbers that are not finite spelled out, NULL as nothing."""
+    if pa.types.is_list(column.type):
+        return [None if each is None else _dumped(each) for each in column.to_pylist()]
+    texts = column.cast(pa.string()).to_pylist()
+    if pa.types.is_floating(column.type):
+        return [_SPELLED.get(text, text) for text in texts]
+    return texts
 
 
 def _json(schema: pa.Schema, batches: Iterable[pa.RecordBatch], truncated: Callable[[], bool]) -> Iterator[bytes]:

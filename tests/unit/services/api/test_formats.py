@@ -41,6 +41,7 @@ def test_csv_is_read_back_by_another_reader():
     assert [row["label"] for row in rows] == ['say "hi",\nthere', "", "é", ""]
     assert [float(row["x"]) for row in rows if row["x"] != "NaN"] == [math.inf, -math.inf, 0.1]
     assert rows[0]["list"] == '[0.5, "NaN"]'
+    assert '"0.1"' not in encoded("csv").decode()  # numbers are not texts to strict readers
 
 
 def test_json_is_strict_and_spells_what_is_not_finite():
