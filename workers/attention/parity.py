@@ -24,6 +24,7 @@ def check(model: PreTrainedModel, token_ids: Int[Tensor, "sequence position"]) -
     """
     token_ids = token_ids.to(model.device)
     reference, expected = _own_logits(model, token_ids)
+    _require_usable(model, expected)
     seam.attach(model)
     with seam.observing(model):
         observed = _logits(model, token_ids)
@@ -49,14 +50,38 @@ def check(model: PreTrainedModel, token_ids: Int[Tensor, "sequence position"]) -
 def _own_logits(model: PreTrainedModel, token_ids: Tensor) -> tuple[str, Float[Tensor, "sequence position token"]]:
     """Logits with the model's own eager attention, or with SDPA where it has none."""
     try:
-        model.set_attn_implementation("eager")
-        return "eager", _logits(model, token_ids)
-    except (ValueError, NotImplementedError, KeyError):
-        model.set_attn_implementation("sdpa")
-        return "sdpa", _logits(model, token_ids)
+        try:
+            model.set_attn_implementation("eager")
+            return "eager", _logits(model, token_ids)
+        except (ValueError, NotImplementedError, KeyError):
+            model.set_attn_implementation("sdpa")
+            return "sdpa", _logits(model, token_ids)
+    except Exception as error:  # transformers' code alone ran here, on a config that a user wrote
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            raise
+        raise KeyholeError(
+            ErrorCode.MODEL_REFUSED,
+            f"This {model.config.model_type} model fails with its own attention: {type(error).__name__}: {error}",
+            "Check that it gives logits for a few tokens in transformers; its config.json may not fit.",
+        ) from error
+
+
+def _require_usable(model: PreTrainedModel, logits: Tensor) -> None:
+    """Logits that are no numbers, or all zero, cannot be compared, and say that the model is of no use."""
+    dtype = str(model.dtype).removeprefix("torch.")
+    if not logits.isfinite().all():
+        raise KeyholeError(
+            ErrorCode.MODEL_REFUSED,
+            f"The model's own logits are not all finite in {dtype}.",
+            "Its weights or config.json may be damaged; in bfloat16, try dtype float32.",
+        )
+    if not logits.any():
+        raise KeyholeError(
+            ErrorCode.MODEL_REFUSED, "The model's own logits are all zero.", "Its weights may never have been filled."
+        )
 
 
 def _logits(model: PreTrainedModel, token_ids: Tensor) -> Float[Tensor, "sequence position token"]:
     with torch.no_grad():
-        logits = model(token_ids, use_cache=False).logits
+        logits = model(token_ids, use_cache=False, return_dict=True).logits
     return logits if logits.dtype == torch.float64 else logits.float()

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from services.contracts.errors import ErrorCode, KeyholeError
 from workers.data.pieces import Piece
 from workers.data.token_set import Document, TokenIds
+from workers.models.tokenizer import tokenizing
 
 _BATCH_PIECES = 64
 _CHARACTERS_PER_TOKEN = 4  # assumed, of English; only how much is tokenized at once depends on it
@@ -67,7 +68,9 @@ def pack_text(
     behind = np.array([] if separator is None else [separator], np.int32)
     written = False  # whether the document at hand has a token yet
     for batch in _batches(pieces, packer):
-        encodings = tokenizer.backend_tokenizer.encode_batch([piece.text for piece in batch], add_special_tokens=False)
+        texts = [piece.text for piece in batch]
+        with tokenizing("The model's tokenizer cannot encode this data set"):
+            encodings = tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
         for piece, encoding in zip(batch, encodings, strict=True):
             blank = not piece.text or piece.text.isspace()
             if encoding.ids and not (blank and piece.last and not written):

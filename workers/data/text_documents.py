@@ -1,6 +1,7 @@
 """Documents of text files: a .txt is one, a .jsonl has one a line, a .parquet one a row."""
 
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from services.sources.text_files import Member, members, unpacking
 from workers.data.lines import text_lines
 from workers.data.pieces import Piece, document_pieces
 
+# JSON can escape half of an emoji, as where a crawler cut a text; UTF-8 and tokenizers cannot hold it
+_HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 _ROWS = 256  # of a Parquet file, read at once
 
 
@@ -55,7 +58,10 @@ def _json_texts(member: Member, field: str) -> Iterator[tuple[str, str]]:
 
 
 def text_field(record: dict[str, Any], field: str, where: str) -> str:
-    """The text of a record; null counts as empty. Raises KeyholeError with the fields there are."""
+    """The text of a record; null counts as empty, half of a surrogate pair reads as U+FFFD.
+
+    Raises KeyholeError with the fields there are.
+    """
     value = record.get(field, record)  # the record itself is never a valid value
     if value is record:
         raise _without_field(where, field, list(record))
@@ -67,7 +73,7 @@ def text_field(record: dict[str, Any], field: str, where: str) -> str:
             f"{where} has a {type(value).__name__} in the field {field!r}, not text.",
             _field_hint(list(record)),
         )
-    return value
+    return _HALF_A_PAIR.sub("\ufffd", value)
 
 
 def _rows(member: Member, field: str) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,8 @@
 
 from transformers import PreTrainedTokenizerFast
 
+from workers.models.tokenizer import tokenizing
+
 _METASPACE = "▁"
 
 
@@ -20,7 +22,8 @@ def vocabulary_texts(tokenizer: PreTrainedTokenizerFast) -> list[str]:
         elif name.startswith(_METASPACE):
             texts.append(name.replace(_METASPACE, " "))
         else:
-            texts.append(tokenizer.backend_tokenizer.decode([token_id], skip_special_tokens=False) or name)
+            with tokenizing(f"The tokenizer cannot decode the token id {token_id}"):
+                texts.append(tokenizer.backend_tokenizer.decode([token_id], skip_special_tokens=False) or name)
     return texts
 
 

@@ -1,10 +1,8 @@
 """Load a model: resolve, vet, stage, load without code, attach the attention seam, compare with its own attention."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
@@ -17,11 +15,10 @@ from services.sources.roots import model_roots
 from workers.attention import parity
 from workers.models import gguf, hub
 from workers.models.loaded import Architecture, LoadedModel, describe
+from workers.models.outline import require_all_weights, require_finite, require_fit
 from workers.models.staging import staged
 from workers.models.tokenizer import load_tokenizer
 
-# buffers that older releases of transformers stored and current ones compute
-_OLD_BUFFERS = (".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", "rotary_emb.inv_freq")
 _PARITY_TOKENS = 48
 
 
@@ -33,9 +30,9 @@ def load_model(source: str, *, device: str, dtype: str, settings: Settings) -> L
     """
     resolved = resolve_model(source, settings)
     vetted = _on_this_machine(resolved.source, settings)
-    with staged(vetted) as folder:
+    with staged(vetted, settings) as folder:
         tokenizer = load_tokenizer(folder) if vetted.has_tokenizer else None
-        model = _load(folder, vetted.model_type, device, dtype)
+        model = _load(folder, vetted, device, dtype)
     if resolve_model(resolved.source, settings).identity != resolved.identity:
         raise KeyholeError(
             ErrorCode.MODEL_CHANGED,
@@ -56,10 +53,11 @@ def _on_this_machine(source: str, settings: Settings) -> VettedFolder:
     return vet_folder(Path(parsed.name), model_roots(settings))
 
 
-def _load(folder: Path, model_type: str, device: str, dtype: str) -> PreTrainedModel:
+def _load(folder: Path, vetted: VettedFolder, device: str, dtype: str) -> PreTrainedModel:
     """transformers' own loading, from local safetensors only; every weight must be in the files, and every one used."""
     transformers_logging.disable_progress_bar()
     try:
+        require_fit(folder, vetted.tensors, getattr(torch, dtype))
         model, info = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]  # output_loading_info makes it two
             str(folder),
             dtype=getattr(torch, dtype),
@@ -68,36 +66,21 @@ def _load(folder: Path, model_type: str, device: str, dtype: str) -> PreTrainedM
             trust_remote_code=False,
             use_safetensors=True,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are refused below, by name
+            ignore_mismatched_sizes=True,  # they are refused, by name
         )
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError, StrictDataclassError) as error:
-        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+    except Exception as error:  # a config may break it anywhere: ZeroDivisionError, AssertionError, its own types
+        if isinstance(error, KeyholeError | MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(
+            error
+        ):
             raise
         raise KeyholeError(
             ErrorCode.MODEL_REFUSED,
-            f"transformers cannot load this {model_type} model: {type(error).__name__}: {error}",
+            f"transformers cannot load this {vetted.model_type} model: {type(error).__name__}: {error}",
             "Check that AutoModelForCausalLM.from_pretrained loads the folder.",
         ) from error
-    _require_all_weights(info)
+    require_all_weights(info)
+    require_finite(model)
     return model.eval().requires_grad_(False).to(device)
-
-
-def _require_all_weights(info: dict[str, Any]) -> None:
-    """Weights made up at random, or left out, would be measured as if they were the model's."""
-    unexpected = [name for name in info["unexpected_keys"] if not name.endswith(_OLD_BUFFERS)]
-    problems = {
-        "lacks": list(info["missing_keys"]),
-        "has in another shape": [str(name) for name in info["mismatched_keys"]],
-        "has besides what the architecture uses": unexpected,
-    }
-    for problem, names in problems.items():
-        if names:
-            shown = ", ".join(sorted(map(str, names))[:5])
-            raise KeyholeError(
-                ErrorCode.MODEL_REFUSED,
-                f"The checkpoint {problem} {len(names)} weights: {shown}{', …' if len(names) > 5 else ''}.",
-                "Name the causal language model itself, saved whole, with the config.json that belongs to it.",
-            )
 
 
 def _parity_tokens(architecture: Architecture, device: str) -> torch.Tensor:

@@ -1,6 +1,8 @@
 """Tokenizers as tokenizer.json defines them; no class of a model family may rebuild them differently."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -14,16 +16,28 @@ _DOCUMENT_SEPARATOR = "<|endoftext|>"
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """The tokenizer of a staged folder; raises KeyholeError (model_refused) if tokenizer.json is broken."""
-    try:
+    with tokenizing("tokenizer.json cannot be read"):
         tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # tokenizers raises bare Exception
-        raise KeyholeError(
-            ErrorCode.MODEL_REFUSED, f"tokenizer.json cannot be read: {error}", "Save the tokenizer again."
-        ) from error
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()  # some models' files cut at 512 tokens
     backend.no_padding()
     return tokenizer
+
+
+@contextmanager
+def tokenizing(what: str) -> Iterator[None]:
+    """Turn what the tokenizer's library raises, bare Exception and panics, into KeyholeError (model_refused)."""
+    try:
+        yield
+    except (KeyholeError, MemoryError):
+        raise
+    except BaseException as error:
+        # a panic of Rust is no Exception, and its class has no name to import
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise KeyholeError(
+            ErrorCode.MODEL_REFUSED, f"{what}: {error}.", "Check that tokenizer.json is whole, and save it again."
+        ) from error
 
 
 def separator_id(tokenizer: PreTrainedTokenizerFast) -> int | None:
