@@ -33,8 +33,9 @@ def pinned_source(source: Source, path: Path) -> Source:
     pinned = source.model_copy(update={"name": str(path)})
     parse = parse_model_source if isinstance(source, ModelSource) else parse_dataset_source
     try:
+        str(pinned).encode()
         same = parse(str(pinned)) == pinned
-    except KeyholeError:
+    except (KeyholeError, UnicodeEncodeError):
         same = False
     if same:
         return pinned
