@@ -23,7 +23,6 @@ from psycopg import Connection, pq
 from psycopg.adapt import Transformer
 
 from db import analyst_sessions, analyst_types
-from db.analyst_sessions import reap as reap  # callers know it by this module
 from db.connection import connect, no_connection_left
 from db.roles import ROLE
 from services.contracts.errors import ErrorCode, KeyholeError

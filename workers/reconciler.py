@@ -14,7 +14,7 @@ import structlog
 from kombu.exceptions import OperationalError as BrokerError
 from psycopg import Connection
 
-from db import analyst, merging
+from db import analyst_sessions, merging
 from db.connection import connect
 from db.repositories import attempts, jobs
 from services.contracts.settings import Settings, settings
@@ -40,7 +40,7 @@ def reconcile(conn: Connection, configuration: Settings) -> None:
         for job_id in attempts.unsettled_jobs(conn):
             _settle(conn, job_id)
         _announce_waiting(conn, life.hint_s)
-        analyst.reap(conn, configuration.sql_timeout_s)
+        analyst_sessions.reap(conn, configuration.sql_timeout_s)
     finally:
         if not conn.closed:
             conn.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))

@@ -324,7 +324,7 @@ def test_reaping_ends_overlong_statements_and_idle_transactions_of_direct_sessio
     calm.execute("SELECT 1")
     deadline = time.monotonic() + 20
     while busy.is_alive() and time.monotonic() < deadline:
-        analyst.reap(owner, 0.5)
+        analyst_sessions.reap(owner, 0.5)
         time.sleep(0.1)
     busy.join(1)
     assert isinstance(outcomes.get("compute"), psycopg.errors.QueryCanceled | psycopg.errors.AdminShutdown)
@@ -339,11 +339,11 @@ def test_reaping_leaves_owners_and_fresh_statements_alone(
 ) -> None:
     with module_database.connect_analyst() as fresh, fresh.transaction(), owner.transaction():
         fresh.execute("SELECT 1")
-        assert analyst.reap(owner, 60.0) == 0
+        assert analyst_sessions.reap(owner, 60.0) == 0
         with module_database.connect() as other, other.transaction():
             other.execute("SELECT 1")
             time.sleep(0.1)
-            analyst.reap(owner, 0.0)
+            analyst_sessions.reap(owner, 0.0)
             assert other.execute("SELECT 1").fetchone() == (1,)
         with pytest.raises(psycopg.OperationalError):
             fresh.execute("SELECT 1")

@@ -62,6 +62,9 @@ def team(service_folder: Path) -> Iterator[Team]:
         port = trial.getsockname()[1]
     server = EmbeddedPostgres(service_folder / "team", tcp_port=port)
     server.start()
+    with psycopg.connect(server.superuser_url("postgres"), autocommit=True) as conn:
+        conn.execute("DROP DATABASE keyhole")
+        conn.execute("DROP ROLE keyhole")
     try:
         yield Team(server)
     finally:
@@ -84,6 +87,8 @@ def test_migrate_makes_role_database_schema_and_a_closed_analyst(migrated: Team)
         assert conn.execute("SELECT count(*) FROM job").fetchone() == (0,)
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             conn.execute("SELECT count(*) FROM keyhole.job")
+    with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+        psycopg.connect(migrated.analyst_url.replace("/team", "/postgres"))
 
 
 def test_a_passwords_hash_and_not_the_password_is_what_the_server_is_sent(team: Team) -> None:
