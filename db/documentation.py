@@ -26,8 +26,12 @@ JSON or Parquet), `POST /v1/sql`, `Keyhole().sql(…)` in Python, or any Postgre
 connection). The role reads the views below, schema `analysis`, and nothing else; statements are read-only.
 
 - **Limits.** A statement ends after `KEYHOLE_SQL_TIMEOUT_S` (30 s) and `KEYHOLE_SQL_ROW_LIMIT` rows (1,000,000; the
-  answer says when it was cut). Direct connections are held to the same time, and to 20 at once. For more, use
-  `keyhole export`.
+  answer says when it was cut). Direct connections are held to the same time. For more, use `keyhole export`.
+- **Shared by all analysts:** 30 connections at once, of which those that idle for ten minutes, and the longest idle
+  beyond ten, are ended; temporary files of 1 GB for each process of a statement; and, where the database runs on the
+  reconciler's machine, 2 GiB of memory, beyond which the largest session is ended. `SET work_mem` works in sessions of
+  your own; take as little as helps.
+- **`NOTIFY`** works between direct connections and reaches nobody else; through the service it does nothing.
 - **Give `job_id`.** Per-query tables hold the rows of all jobs, partitioned by job: with `job_id = …` PostgreSQL
   reads that job's rows only. For one head or one sequence add `layer`, `head` and `sequence`.
 - **Summaries first.** `head_summary`, `layer_summary` and `job_summary` answer in milliseconds what a scan of
