@@ -36,6 +36,9 @@ def vet_sizes(config: Mapping[str, Any]) -> None:
         value = config.get(name)
         if value is not None and (type(value) is not int or not 0 <= value <= most):
             raise _refused(f"config.json has {name} = {_shown(value)}; at most {most:,} are read.")
+    window = config.get("sliding_window")
+    if type(window) is int and window < 0:
+        raise _refused(f"config.json has sliding_window = {_shown(window)}, which is no size of a model.")
     text_config = config.get("text_config")
     if text_config is not None and not isinstance(text_config, dict):
         raise _refused(f"config.json has text_config = {_shown(text_config)}, which is no configuration.")

@@ -56,7 +56,9 @@ def require_all_weights(info: Mapping[str, Any]) -> None:
     """Weights made up at random, or left out, would be measured as if they were the model's."""
     problems = {
         "lacks": info["missing_keys"],
-        "has in another shape": info["mismatched_keys"],
+        "has in another shape": [
+            f"{name} {list(found)} for {list(due)}" for name, found, due in info["mismatched_keys"]
+        ],
         "has besides what the architecture uses": [
             name for name in info["unexpected_keys"] if not name.endswith(_OLD_BUFFERS)
         ],

@@ -46,7 +46,27 @@ def test_logits_that_are_not_numbers_are_caught() -> None:
     model.model.layers[0].mlp.down_proj.weight.fill_(torch.nan)
     with pytest.raises(KeyholeError) as failure:
         parity.check(model, tokens(1, 23))
-    assert failure.value.code == ErrorCode.PARITY_FAILED
+    assert failure.value.code == ErrorCode.MODEL_REFUSED
+    assert "not all finite" in failure.value.message
+
+
+def test_a_model_whose_weights_were_never_filled_is_refused_and_not_called_wrong() -> None:
+    model = tiny("llama", dtype=torch.float32)
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    with pytest.raises(KeyholeError, match="all zero") as failure:
+        parity.check(model, tokens(1, 23))
+    assert failure.value.code == ErrorCode.MODEL_REFUSED
+
+
+def test_a_model_that_transformers_itself_cannot_run_is_refused() -> None:
+    class Broken(transformers.LlamaForCausalLM):
+        def forward(self, *arguments, **named):
+            raise ZeroDivisionError("by a size of the config")
+
+    with pytest.raises(KeyholeError, match="ZeroDivisionError") as failure:
+        parity.check(Broken(FAMILIES["llama"]()).eval(), tokens(1, 23))
+    assert failure.value.code == ErrorCode.MODEL_REFUSED
 
 
 def test_a_model_without_eager_attention_is_compared_with_sdpa() -> None:
