@@ -6,8 +6,11 @@ import streamlit as st
 
 from dashboard.pages import all_pages
 
+# Streamlit leaves twice the height of its bar empty above the title.
+TIGHT = "<style>[data-testid=stMainBlockContainer] {padding-top: 4.75rem}</style>"
 ICON = str(Path(__file__).with_name("icon.svg"))
 
 st.set_page_config(page_title="Keyhole", page_icon=ICON, layout="wide")
 st.logo(ICON)
+st.html(TIGHT)
 st.navigation(all_pages(), position="top").run()

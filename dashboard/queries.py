@@ -41,6 +41,16 @@ class JobLine:
 
 
 @dataclass(frozen=True)
+class FinishedJob(JobLine):
+    """A job whose results can be compared, with all in which two such jobs may differ."""
+
+    model_identity: str
+    dataset_identity: str
+    parameters: dict[str, Any]
+    device: str | None
+
+
+@dataclass(frozen=True)
 class Job(JobLine):
     """One job with all that analysts may see of it; ``now`` is the database's clock."""
 
@@ -133,7 +143,8 @@ SELECT {line}, version, priority, submitted_by, model_identity, dataset_identity
 FROM analysis.job WHERE id = %s"""
 
 _FINISHED = """
-SELECT {line} FROM analysis.job WHERE kind = %s AND state = 'succeeded'
+SELECT {line}, model_identity, dataset_identity, parameters, environment ->> 'device' AS device
+FROM analysis.job WHERE kind = %s AND state = 'succeeded'
 ORDER BY id DESC LIMIT %s"""
 
 _SUMMARIES = """
@@ -256,9 +267,9 @@ def events_of_types(conn: psycopg.Connection, job_id: int, types: Sequence[str])
         ).fetchall()
 
 
-def finished_jobs(conn: psycopg.Connection, kind: str, limit: int = 500) -> list[JobLine]:
+def finished_jobs(conn: psycopg.Connection, kind: str, limit: int = 500) -> list[FinishedJob]:
     """Succeeded jobs of a kind, the newest first."""
-    with conn.cursor(row_factory=class_row(JobLine)) as cursor:
+    with conn.cursor(row_factory=class_row(FinishedJob)) as cursor:
         return cursor.execute(_FINISHED.format(line=_LINE).encode(), (kind, limit)).fetchall()
 
 

@@ -30,6 +30,11 @@ def _text(value: Any) -> str:
     return ", ".join(map(_text, value)) if isinstance(value, list) else str(value)
 
 
+def rows_height(rows: int, at_most: int = 8) -> int:
+    """Pixels that a data frame takes without empty rows; beyond ``at_most`` rows it scrolls."""
+    return 38 + 35 * min(rows, at_most)
+
+
 def table(pairs: Sequence[tuple[str, Any]], *, key: str, empty: str = "") -> None:
     if not pairs:
         st.caption(empty)
@@ -38,7 +43,7 @@ def table(pairs: Sequence[tuple[str, Any]], *, key: str, empty: str = "") -> Non
         pd.DataFrame([(name, _text(value)) for name, value in pairs], columns=["Name", "Value"]),
         hide_index=True,
         key=f"table_{key}",
-        height=38 + 35 * len(pairs),
+        height=rows_height(len(pairs), at_most=len(pairs)),
         column_config={
             "Name": st.column_config.TextColumn(width=200),
             "Value": st.column_config.TextColumn(width="large"),

@@ -6,17 +6,19 @@ are shares of the rows, and each quantity has one height scale for all jobs.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from dashboard.charts.look import COLOURS, NAMES, figure_text, lay_out, log10_axis
+from dashboard.charts.look import BELOW, COLOURS, NAMES, TICK_LABELS, lay_out, log10_axis, panel_title, title_pixels
 from dashboard.formats import power_of_ten
 from dashboard.summaries import Summary
 
 PANELS_PER_ROW = 3
 METRICS = tuple(COLOURS)
+_WITHIN_BAND = 34  # pixels between D_a and D_c of one job: the label of the median
+_BAND_ROWS = len(METRICS) + 1  # with the empty one below
 _VISIBLE_PERCENT = 0.02  # bins below this are no reason to widen the axis
 
 
@@ -28,42 +30,51 @@ class Panel:
     summaries: Mapping[str, Summary]
 
 
-def distributions(panels: Sequence[Panel], height_per_row: int = 150) -> go.Figure:
+def distributions(panels: Sequence[Panel], height_per_row: int = 120) -> go.Figure:
     """Two histograms per panel, D_a over D_c; panels are titled where there are several."""
     columns = min(len(panels), PANELS_PER_ROW)
     bands = -(-len(panels) // columns)
-    rows = bands * len(METRICS)
-    titles = [""] * (rows * columns)
+    titles = [""] * (bands * len(METRICS) * columns)
     for index, panel in enumerate(panels):
         if len(panels) > 1:
-            titles[(index // columns) * len(METRICS) * columns + index % columns] = figure_text(panel.title, 46)
-    height = 90 + height_per_row * rows + 40 * (bands - 1)
+            place = (index // columns) * len(METRICS) * columns + index % columns
+            titles[place] = panel_title(panel.title, columns)
+    top = 16 + title_pixels(titles)
+    # Bands are held apart by rows without axes: plotly has one spacing for all rows, which is the one within a band.
+    empty_row = max(1, TICK_LABELS + top - 2 * _WITHIN_BAND)
+    heights = [*[height_per_row] * len(METRICS), empty_row] * bands
+    rows = len(heights) - 1
+    area = sum(heights[:rows]) + _WITHIN_BAND * (rows - 1)
+    height = top + area + BELOW
     figure = make_subplots(
         rows=rows,
         cols=columns,
+        specs=[[None if row % _BAND_ROWS == len(METRICS) else {}] * columns for row in range(rows)],
+        row_heights=heights[:rows],
         horizontal_spacing=0.05,
-        vertical_spacing=min(1 / max(1, rows - 1), 34 / height),
+        vertical_spacing=_WITHIN_BAND / area,
         subplot_titles=titles,
     )
     figure.update_annotations(yshift=10)  # above the labels of the medians
     low, high = shared_range(panels)
     for index, panel in enumerate(panels):
         for offset, metric in enumerate(METRICS):
-            place = {"row": (index // columns) * len(METRICS) + offset + 1, "col": index % columns + 1}
+            place = {"row": (index // columns) * _BAND_ROWS + offset + 1, "col": index % columns + 1}
             summary = panel.summaries.get(metric)
             if summary is not None:
                 figure.add_trace(_bars(metric, summary), **place)
                 _mark_median(figure, metric, summary, (low, high), place)
     tallest = {metric: _tallest(panels, metric) for metric in METRICS}
     figure.update_xaxes(**log10_axis(low, high, ""), showticklabels=False)
-    for row in range(1, rows + 1):
-        metric = METRICS[(row - 1) % len(METRICS)]
+    for band, (offset, metric) in product(range(bands), enumerate(METRICS)):
+        row = band * _BAND_ROWS + offset + 1
         figure.update_yaxes(range=[0, 1.16 * tallest[metric]], ticksuffix=" %", nticks=4, row=row)
         figure.update_yaxes(title={"text": NAMES[metric], "font": {"color": COLOURS[metric]}}, row=row, col=1)
-        if row % len(METRICS) == 0:
+        if offset == len(METRICS) - 1:
             figure.update_xaxes(showticklabels=True, row=row)
     figure.update_xaxes(title_text="largest / median within one query", row=rows)
-    return lay_out(figure, height=height, bargap=0, showlegend=False)
+    margin = {"l": 10, "r": 10, "t": top, "b": BELOW}
+    return lay_out(figure, height=height, bargap=0, showlegend=False, margin=margin)
 
 
 def _bars(metric: str, summary: Summary) -> go.Bar:

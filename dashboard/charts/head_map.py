@@ -11,10 +11,14 @@ from plotly.subplots import make_subplots
 from dashboard.charts.look import (
     ADVANTAGE_SCALE,
     ATTENTION_SCALE,
+    BELOW,
     DIFFERENCE_SCALE,
-    figure_text,
+    TICK_LABELS,
     finite,
+    integer_step,
     lay_out,
+    panel_title,
+    title_pixels,
 )
 from dashboard.formats import percent, power_of_ten, tick
 
@@ -65,12 +69,16 @@ def head_map(maps: Sequence[HeadMap], statistic: Statistic, selected: tuple[int,
     (job, layer, head) as custom data.
     """
     heads = [1 + max((cell.head for cell in each.cells), default=0) for each in maps]
+    titles = [panel_title(each.title, columns=1) for each in maps] if len(maps) > 1 else []
+    top, between = 16 + title_pixels(titles), TICK_LABELS + 16 + title_pixels(titles)
+    row_heights = [max(110, 24 * number) for number in heads]
+    area = sum(row_heights) + between * (len(maps) - 1)
     figure = make_subplots(
         rows=len(maps),
         cols=1,
-        row_heights=[number + 2 for number in heads],
-        vertical_spacing=min(0.12, 60 / sum(60 + 20 * number for number in heads)) if len(maps) > 1 else 0,
-        subplot_titles=[figure_text(each.title) for each in maps] if len(maps) > 1 else None,
+        row_heights=row_heights,
+        vertical_spacing=between / area if len(maps) > 1 else 0,
+        subplot_titles=titles or None,
     )
     colour_axis = _colour_axis([cell.value for each in maps for cell in each.cells], statistic)
     for row, (each, head_count) in enumerate(zip(maps, heads, strict=True), start=1):
@@ -94,14 +102,20 @@ def head_map(maps: Sequence[HeadMap], statistic: Statistic, selected: tuple[int,
                 col=1,
             )
         figure.update_yaxes(
-            range=[head_count - 0.5, -0.5], title_text="head", dtick=_step(head_count, 12), row=row, col=1
+            range=[head_count - 0.5, -0.5], title_text="head", dtick=integer_step(head_count, 12), row=row, col=1
         )
-        figure.update_xaxes(range=[-0.5, layer_count - 0.5], dtick=_step(layer_count, 32), row=row, col=1)
+        figure.update_xaxes(range=[-0.5, layer_count - 0.5], dtick=integer_step(layer_count, 32), row=row, col=1)
     figure.update_xaxes(title_text="layer", row=len(maps), col=1)
     figure.update_xaxes(showgrid=False, zeroline=False)
     figure.update_yaxes(showgrid=False, zeroline=False)
-    height = 60 + sum(40 + max(110, 24 * number) for number in heads)
-    return lay_out(figure, height=height, coloraxis=colour_axis, clickmode="event+select", showlegend=False)
+    return lay_out(
+        figure,
+        height=top + area + BELOW,
+        margin={"l": 10, "r": 10, "t": top, "b": BELOW},
+        coloraxis=colour_axis,
+        clickmode="event+select",
+        showlegend=False,
+    )
 
 
 def _targets(cells: Sequence[Cell], statistic: Statistic) -> go.Scatter:
@@ -138,7 +152,7 @@ def _colour_axis(values: Sequence[float | None], statistic: Statistic) -> dict[s
     }
     if statistic.logarithmic:
         steps = [step for step in range(-30, 60) if low <= step <= high]
-        steps = steps[steps.index(0) % _step(len(steps), 7) if 0 in steps else 0 :: _step(len(steps), 7)]
+        steps = steps[steps.index(0) % integer_step(len(steps), 7) if 0 in steps else 0 :: integer_step(len(steps), 7)]
         if len(steps) >= 2:
             bar |= {"tickmode": "array", "tickvals": steps, "ticktext": [tick(step) for step in steps]}
         else:
@@ -147,7 +161,3 @@ def _colour_axis(values: Sequence[float | None], statistic: Statistic) -> dict[s
     else:
         bar |= {"tickformat": ".0%"}
     return {"colorscale": statistic.scale, "cmin": low, "cmax": high, "colorbar": bar}
-
-
-def _step(number: int, most: int) -> int:
-    return max(1, -(-number // most))

@@ -6,7 +6,18 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from dashboard.charts.look import COLOURS, NAMES, figure_text, finite, lay_out, log10_axis
+from dashboard.charts.look import (
+    BELOW,
+    COLOURS,
+    NAMES,
+    TICK_LABELS,
+    finite,
+    integer_step,
+    lay_out,
+    log10_axis,
+    panel_title,
+    title_pixels,
+)
 from dashboard.formats import power_of_ten
 from dashboard.summaries import Summary
 
@@ -25,13 +36,16 @@ def layers(panels: Sequence[LayerPanel]) -> go.Figure:
     """Lines of medians with a band from the first to the third quartile; all panels share the log axis."""
     columns = min(len(panels), PANELS_PER_ROW)
     rows = -(-len(panels) // columns)
+    titles = [panel_title(panel.title, columns) for panel in panels] if len(panels) > 1 else []
+    top, between = 46 + title_pixels(titles), TICK_LABELS + 16 + title_pixels(titles)
+    area = 210 * rows + between * (rows - 1)
     figure = make_subplots(
         rows=rows,
         cols=columns,
         shared_yaxes="all",
         horizontal_spacing=0.04,
-        vertical_spacing=0.2 / rows if rows > 1 else 0,
-        subplot_titles=[figure_text(panel.title) for panel in panels] if len(panels) > 1 else None,
+        vertical_spacing=between / area if rows > 1 else 0,
+        subplot_titles=titles or None,
     )
     for index, panel in enumerate(panels):
         for metric in COLOURS:
@@ -46,13 +60,14 @@ def layers(panels: Sequence[LayerPanel]) -> go.Figure:
     low, high = min([0.0, *quartiles]), max([1.0, *quartiles])
     figure.update_yaxes(**log10_axis(low - 0.1, high + 0.2, ""))
     figure.update_yaxes(title_text="largest / median", col=1)
-    figure.update_xaxes(showgrid=False, zeroline=False)
+    layer_count = 1 + max((s.layer or 0 for panel in panels for s in panel.summaries), default=0)
+    step = integer_step(layer_count, 32 // columns)
+    figure.update_xaxes(showgrid=False, zeroline=False, tick0=0, dtick=step)
     for column in range(1, columns + 1):
         figure.update_xaxes(title_text="layer", row=rows, col=column)
-    height = 120 + 230 * rows
-    above_titles = 1 + 34 / (height - 100)
-    lay_out(figure, height=height, hovermode="x unified", margin={"l": 10, "r": 10, "t": 64, "b": 10})
-    return figure.update_layout(legend={"y": above_titles, "x": 1.0, "xanchor": "right"})
+    margin = {"l": 10, "r": 10, "t": top, "b": BELOW}
+    lay_out(figure, height=top + area + BELOW, hovermode="x unified", margin=margin)
+    return figure.update_layout(legend={"y": 1 + (title_pixels(titles) + 8) / area, "x": 1.0, "xanchor": "right"})
 
 
 def _band_and_line(metric: str, summaries: Sequence[Summary], legend: bool) -> list[go.Scatter]:

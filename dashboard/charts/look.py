@@ -18,10 +18,33 @@ ATTENTION_SCALE = [[0.0, "#eef4fb"], [0.35, "#9cc3ec"], [0.7, "#3b7fcf"], [1.0, 
 ADVANTAGE_SCALE = [[0.0, "#fdf2ea"], [0.35, "#f2b98d"], [0.7, "#d9702b"], [1.0, "#6e2c07"]]
 DIFFERENCE_SCALE = [[0.0, "#8f3d0c"], [0.25, "#e39a63"], [0.5, "#f1f1ef"], [0.75, "#7fb0e6"], [1.0, "#12407f"]]
 
+TITLE_LINE = 18  # pixels
+TICK_LABELS = 24  # pixels below an axis
+BELOW = 48  # pixels below the lowest axis, for tick labels and title
+_TITLE_LETTERS = {1: 130, 2: 66, 3: 44}  # measured at 1400 pixels
+
 
 def figure_text(text: str, length: int = 70) -> str:
     """User text for a title or hover box: plotly reads tags and entities, so they are escaped."""
     return html.escape(shortened(" ".join(text.split()), length))
+
+
+def panel_title(text: str, columns: int) -> str:
+    """A title of parts between middle dots, broken there into lines that fit a panel beside ``columns`` - 1 others."""
+    width = _TITLE_LETTERS[columns]
+    lines = [""]
+    for part in text.split(" · "):
+        longer = f"{lines[-1]} · {part}" if lines[-1] else part
+        if len(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(part)
+    return "<br>".join(figure_text(line, width) for line in lines if line)
+
+
+def title_pixels(titles: Iterable[str]) -> int:
+    """Height that the tallest of these panel titles needs."""
+    return max((TITLE_LINE * (1 + title.count("<br>")) for title in titles if title), default=0)
 
 
 def log10_axis(low: float, high: float, title: str) -> dict[str, object]:
@@ -37,6 +60,11 @@ def log10_axis(low: float, high: float, title: str) -> dict[str, object]:
         "range": [low, high],
         "zeroline": False,
     }
+
+
+def integer_step(number: int, most: int) -> int:
+    """Distance between whole-numbered ticks that labels ``number`` places with ``most`` labels or fewer."""
+    return max(1, -(-number // most))
 
 
 def lay_out(figure: go.Figure, height: int, **layout: object) -> go.Figure:

@@ -8,10 +8,10 @@ import streamlit as st
 from dashboard import queries, url
 from dashboard.charts.head_map import STATISTICS
 from dashboard.connection import reading
-from dashboard.formats import count, shortened
+from dashboard.job_names import picker_names
 from dashboard.pages import JOBS
 from dashboard.problems import guarded
-from dashboard.queries import JobLine
+from dashboard.queries import FinishedJob
 from dashboard.views.gradient_scale_head import one_head
 from dashboard.views.gradient_scale_model import by_head, by_layer, whole_model
 
@@ -48,7 +48,7 @@ def page() -> None:
     by_layer(jobs)
 
 
-def _choose(finished: dict[int, JobLine]) -> list[JobLine]:
+def _choose(finished: dict[int, FinishedJob]) -> list[FinishedJob]:
     asked = url.integers("jobs")
     if "jobs" not in st.query_params:
         asked = [next(iter(finished))]
@@ -59,10 +59,11 @@ def _choose(finished: dict[int, JobLine]) -> list[JobLine]:
             icon=":material/search_off:",
         )
     options = list(finished)
+    names = picker_names(list(finished.values()))
     st.multiselect(
         "Finished jobs",
         options,
-        format_func=lambda job_id: job_name(finished[job_id]),
+        format_func=names.__getitem__,
         max_selections=MOST_JOBS,
         placeholder="choose jobs to compare",
         **url.bind("jobs", asked[:MOST_JOBS], options),
@@ -82,12 +83,6 @@ def _statistic() -> str:
         **url.bind("statistic", st.query_params.get("statistic"), options),
     )
     return st.session_state["statistic_choice"] or options[0]
-
-
-def job_name(job: JobLine) -> str:
-    """Number, label if there is one, model, rows: enough to tell jobs of one model apart."""
-    label = f"{shortened(job.label, 40)} · " if job.label else ""
-    return f"{job.job_id} · {label}{shortened(job.model, 50)} · {count(job.rows)} rows"
 
 
 guarded(page)

@@ -11,15 +11,17 @@ from dashboard import queries, url
 from dashboard.charts.distributions import Panel, distributions
 from dashboard.connection import reading
 from dashboard.formats import NOTHING, count, percent, power_of_ten
-from dashboard.queries import HeadRow, JobLine, Order
+from dashboard.job_names import titles
+from dashboard.queries import FinishedJob, HeadRow, Order
 from dashboard.summaries import Summary
-from dashboard.views.gradient_scale_model import CHART_CONFIG, LOG_METRICS, METRICS, chart_title, sql_and_data
+from dashboard.tables import rows_height
+from dashboard.views.gradient_scale_model import CHART_CONFIG, LOG_METRICS, METRICS, sql_and_data
 
 ROWS = 20
 TOKENS_BEFORE = 12
 
 
-def one_head(jobs: Sequence[JobLine], chosen: tuple[int, int]) -> None:
+def one_head(jobs: Sequence[FinishedJob], chosen: tuple[int, int]) -> None:
     """The head at (layer, head) in every job that has one there; the pickers do what a click in the map does."""
     layer, head = chosen
     st.subheader(f"Layer {layer}, head {head}")
@@ -33,8 +35,9 @@ def one_head(jobs: Sequence[JobLine], chosen: tuple[int, int]) -> None:
             "None of the chosen jobs has a head there. Click another cell of the map.", icon=":material/search_off:"
         )
         return
+    names = titles(with_head)
     panels = [
-        Panel(chart_title(job), {s.metric: s for s in found if s.job_id == job.job_id and s.metric in LOG_METRICS})
+        Panel(names[job.job_id], {s.metric: s for s in found if s.job_id == job.job_id and s.metric in LOG_METRICS})
         for job in with_head
     ]
     figure = distributions(panels)
@@ -63,7 +66,7 @@ def one_head(jobs: Sequence[JobLine], chosen: tuple[int, int]) -> None:
     _rows(with_head, layer, head)
 
 
-def _pickers(jobs: Sequence[JobLine], layer: int, head: int) -> None:
+def _pickers(jobs: Sequence[FinishedJob], layer: int, head: int) -> None:
     with reading() as conn:
         layers, heads = queries.extent(conn, [job.job_id for job in jobs])
     left, right, _ = st.columns([1, 1, 4])
@@ -73,7 +76,7 @@ def _pickers(jobs: Sequence[JobLine], layer: int, head: int) -> None:
         st.selectbox("Head", heads, **url.bind("head", head, heads))
 
 
-def _statistics(jobs: Sequence[JobLine], found: Sequence[Summary]) -> pd.DataFrame:
+def _statistics(jobs: Sequence[FinishedJob], found: Sequence[Summary]) -> pd.DataFrame:
     rows = []
     for job in jobs:
         mine = {s.metric: s for s in found if s.job_id == job.job_id}
@@ -97,7 +100,7 @@ def _statistics(jobs: Sequence[JobLine], found: Sequence[Summary]) -> pd.DataFra
     return pd.DataFrame(rows)
 
 
-def _rows(jobs: Sequence[JobLine], layer: int, head: int) -> None:
+def _rows(jobs: Sequence[FinishedJob], layer: int, head: int) -> None:
     st.markdown("**Queries of this head with their text**")
     orders = list(get_args(Order))
     left, right = st.columns([3, 2])
@@ -118,7 +121,7 @@ def _rows(jobs: Sequence[JobLine], layer: int, head: int) -> None:
             picked = st.selectbox(
                 "Job",
                 ids,
-                format_func=lambda job_id: chart_title(next(job for job in jobs if job.job_id == job_id)),
+                format_func=titles(jobs).__getitem__,
                 label_visibility="collapsed",
                 **url.bind("rows", url.integer("rows"), ids),
             )
@@ -132,7 +135,7 @@ def _rows(jobs: Sequence[JobLine], layer: int, head: int) -> None:
         _row_table(rows),
         hide_index=True,
         key="head_rows",
-        height=318,
+        height=rows_height(len(rows)),
         column_config={
             "Sequence": st.column_config.NumberColumn(width=80),
             "Query": st.column_config.NumberColumn(width=70, help="position in the sequence; it sees keys 0 to query"),

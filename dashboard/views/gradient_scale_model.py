@@ -14,16 +14,18 @@ from dashboard.charts.distributions import Panel, distributions
 from dashboard.charts.head_map import STATISTICS, Cell, HeadMap, head_map
 from dashboard.charts.layers import LayerPanel, layers
 from dashboard.connection import reading
-from dashboard.formats import NOTHING, count, markdown_text, percent, power_of_ten, shortened
-from dashboard.queries import HeadStatistics, JobLine
+from dashboard.formats import NOTHING, count, markdown_text, percent, power_of_ten
+from dashboard.job_names import differences, titles
+from dashboard.queries import FinishedJob, HeadStatistics
 from dashboard.summaries import Summary
+from dashboard.tables import rows_height
 
 LOG_METRICS = ["log10_d_a", "log10_d_c"]
 METRICS = [*LOG_METRICS, "d_a_exceeds_d_c"]
 CHART_CONFIG = {"displaylogo": False, "displayModeBar": False}
 
 
-def whole_model(jobs: Sequence[JobLine]) -> None:
+def whole_model(jobs: Sequence[FinishedJob]) -> None:
     """Figure 1 with its key figures: one panel per job."""
     ids = [job.job_id for job in jobs]
     with reading() as conn:
@@ -33,8 +35,9 @@ def whole_model(jobs: Sequence[JobLine]) -> None:
         _key_figures(by_job[ids[0]])
     else:
         _key_table(jobs, by_job)
+    names = titles(jobs)
     panels = [
-        Panel(chart_title(job), {m: by_job[job.job_id][m] for m in LOG_METRICS if m in by_job[job.job_id]})
+        Panel(names[job.job_id], {m: by_job[job.job_id][m] for m in LOG_METRICS if m in by_job[job.job_id]})
         for job in jobs
     ]
     figure = distributions(panels)
@@ -70,16 +73,15 @@ def _key_figures(summaries: Mapping[str, Summary]) -> None:
         column.metric(markdown_text(name), value, help=helps[name])
 
 
-def _key_table(jobs: Sequence[JobLine], by_job: Mapping[int, Mapping[str, Summary]]) -> None:
+def _key_table(jobs: Sequence[FinishedJob], by_job: Mapping[int, Mapping[str, Summary]]) -> None:
+    ids = [job.job_id for job in jobs]
+    figures = pd.DataFrame([_figures(by_job[job_id]) for job_id in ids])
     st.dataframe(
-        pd.DataFrame([{"Job": chart_title(job)} | _figures(by_job[job.job_id]) for job in jobs]),
+        pd.concat([pd.DataFrame({"Job": ids}), figures, pd.DataFrame(differences(jobs))], axis="columns"),
         hide_index=True,
         key="key_figures",
-        column_config={"Job": st.column_config.TextColumn(width="large")}
-        | {
-            name: st.column_config.TextColumn(alignment="right")
-            for name in ("Median D_a", "Median D_c", "D_a over D_c", "Queries with D_a > D_c", "Rows")
-        },
+        column_config={"Job": st.column_config.NumberColumn(format="%d", width=55)}
+        | {name: st.column_config.TextColumn(alignment="right") for name in figures.columns},
     )
 
 
@@ -113,15 +115,16 @@ def _left_out(summaries: Sequence[Summary]) -> str:
     return f" Of all values, {' and '.join(notes)}." if notes else ""
 
 
-def by_head(jobs: Sequence[JobLine], statistic_name: str) -> tuple[int, int]:
+def by_head(jobs: Sequence[FinishedJob], statistic_name: str) -> tuple[int, int]:
     """The heat maps; returns the chosen (layer, head): from the address, else the one with the largest value."""
     statistic = STATISTICS[statistic_name]
     ids = [job.job_id for job in jobs]
     with reading() as conn:
         rows = queries.head_statistics(conn, ids)
+    names = titles(jobs)
     maps = [
         HeadMap(
-            chart_title(job),
+            names[job.job_id],
             [Cell(r.job_id, r.layer, r.head, head_value(r, statistic_name)) for r in rows if r.job_id == job.job_id],
         )
         for job in jobs
@@ -170,14 +173,15 @@ def _head_clicked() -> None:
         url.write("head", int(head))
 
 
-def by_layer(jobs: Sequence[JobLine]) -> None:
+def by_layer(jobs: Sequence[FinishedJob]) -> None:
     """Medians layer by layer, as a chart and as a table."""
     st.subheader("By layer")
     ids = [job.job_id for job in jobs]
     with reading() as conn:
         found = queries.summaries(conn, queries.LAYER_SUMMARIES, jobs=ids, metrics=METRICS)
+    names = titles(jobs)
     panels = [
-        LayerPanel(chart_title(job), [s for s in found if s.job_id == job.job_id and s.metric in LOG_METRICS])
+        LayerPanel(names[job.job_id], [s for s in found if s.job_id == job.job_id and s.metric in LOG_METRICS])
         for job in jobs
     ]
     figure = layers(panels)
@@ -188,11 +192,12 @@ def by_layer(jobs: Sequence[JobLine]) -> None:
         alt="Median D_a and D_c by layer with the middle half of the queries as a band.",
     )
     st.caption("Lines: median over the layer's heads and queries. Bands: the middle half of them.")
+    table = _layer_table(jobs, found)
     st.dataframe(
-        _layer_table(jobs, found),
+        table,
         hide_index=True,
         key="layer_table",
-        height=318,
+        height=rows_height(len(table)),
         column_config={
             "Layer": st.column_config.NumberColumn(width=70),
             "D_a > D_c": st.column_config.TextColumn(alignment="right"),
@@ -210,7 +215,7 @@ def by_layer(jobs: Sequence[JobLine]) -> None:
     )
 
 
-def _layer_table(jobs: Sequence[JobLine], found: Sequence[Summary]) -> pd.DataFrame:
+def _layer_table(jobs: Sequence[FinishedJob], found: Sequence[Summary]) -> pd.DataFrame:
     rows = []
     for job in jobs:
         mine = {(s.layer, s.metric): s for s in found if s.job_id == job.job_id}
@@ -228,10 +233,6 @@ def _layer_table(jobs: Sequence[JobLine], found: Sequence[Summary]) -> pd.DataFr
                 }
             )
     return pd.DataFrame(rows)
-
-
-def chart_title(job: JobLine) -> str:
-    return f"Job {job.job_id} · {shortened(job.label or job.model, 50)}"
 
 
 def sql_and_data(name: str, sql: str, data: pd.DataFrame, figure: go.Figure) -> None:

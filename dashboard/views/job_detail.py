@@ -59,7 +59,7 @@ def _live(job_id: int, state_before: str) -> None:
         st.rerun()  # other buttons, or nothing more to renew
     _head(job, events, marks)
     _error(job)
-    _numbers(job, attempts, phase_seconds(marks, job.now))
+    _numbers(job, attempts, phase_seconds(marks, job.finished_at or job.now))
     parameters, environment, checks, tries, history = st.tabs(
         ["Parameters", "Environment", "Checks", f"Attempts ({len(attempts)})", "History"]
     )
@@ -99,7 +99,7 @@ def in_order(job: Job) -> dict[str, Any]:
 def _head(job: Job, events: Sequence[Event], marks: Sequence[tuple[datetime, str | None]]) -> None:
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         st.badge(job.state, color=STATE_COLOURS[JobState(job.state)])  # type: ignore[arg-type]  # colours by name
-        st.caption(_phase_line(marks, job.now))
+        st.caption(_phase_line(marks, job.finished_at or job.now))
     st.progress(job.shards_done / job.shards if job.shards else 0.0, text=_progress_line(job, events))
 
 

@@ -8,7 +8,7 @@ import streamlit as st
 
 from dashboard import queries, url
 from dashboard.connection import reading
-from dashboard.formats import NOTHING, count, duration, shortened
+from dashboard.formats import NOTHING, count, duration, told_apart
 from dashboard.pages import JOBS
 from dashboard.problems import show
 from dashboard.queries import Filters, JobLine
@@ -17,6 +17,11 @@ from services.contracts.kinds import KINDS
 from services.contracts.states import JobState
 
 PAGE_ROWS = 25
+LABEL_LETTERS, MODEL_LETTERS, DATASET_LETTERS = (
+    17,
+    27,
+    20,
+)  # what fits into the columns; a cell has no text that appears on hover
 DOWNLOAD_ROWS = 10_000
 RENEW_S = 2
 STATE_COLOURS = {
@@ -126,14 +131,17 @@ def _open_selected() -> None:
 
 def _table(lines: list[JobLine]) -> None:
     st.session_state["listed"] = [line.job_id for line in lines]
+    labels = told_apart((line.label or "" for line in lines), LABEL_LETTERS)
+    models = told_apart((line.model for line in lines), MODEL_LETTERS)
+    datasets = told_apart((line.dataset for line in lines), DATASET_LETTERS)
     frame = pd.DataFrame(
         {
             "job": [line.job_id for line in lines],
             "state": [[line.state] for line in lines],
             "progress": [100 * line.shards_done / line.shards if line.shards else 0 for line in lines],
-            "label": [line.label or "" for line in lines],
-            "model": [shortened(line.model) for line in lines],
-            "dataset": [shortened(line.dataset) for line in lines],
+            "label": [labels[line.label or ""] for line in lines],
+            "model": [models[line.model] for line in lines],
+            "dataset": [datasets[line.dataset] for line in lines],
             "kind": [line.kind for line in lines],
             "rows": [line.rows for line in lines],
             "duration": [NOTHING if line.duration_s is None else duration(line.duration_s) for line in lines],
@@ -151,23 +159,23 @@ def _table(lines: list[JobLine]) -> None:
         selection_mode="single-cell",
         alt="Jobs, newest first. Click a row to open the job.",
         column_config={
-            "job": column.NumberColumn("Job", format="%d", width=60, pinned=True),
+            "job": column.NumberColumn("Job", format="%d", width=50, pinned=True),
             "state": column.MultiselectColumn(
-                "State", width=110, options=list(STATE_COLOURS), color=list(STATE_COLOURS.values())
+                "State", width=100, options=list(STATE_COLOURS), color=list(STATE_COLOURS.values())
             ),
             "progress": column.ProgressColumn(
-                "Progress", help="share of shards done", format="%.0f %%", min_value=0, max_value=100, width=130
+                "Progress", help="share of shards done", format="%.0f %%", min_value=0, max_value=100, width=105
             ),
-            "label": column.TextColumn("Label", width=175),
-            "model": column.TextColumn("Model", width=240),
-            "dataset": column.TextColumn("Data set", width=150),
+            "label": column.TextColumn("Label", width=140),
+            "model": column.TextColumn("Model", width=248),
+            "dataset": column.TextColumn("Data set", width=172),
             "kind": column.TextColumn("Kind", width=115),
-            "rows": column.NumberColumn("Rows", format="localized", width=90),
+            "rows": column.NumberColumn("Rows", format="localized", width=85),
             "duration": column.TextColumn("Duration", width=95, alignment="right"),
             "created": column.DatetimeColumn("Submitted", format="distance", width=125),
         },
     )
-    st.caption("Click a row to open the job.")
+    st.caption("Click a row to open the job, with its label, model and data set in full.")
 
 
 def _cursors(page: queries.Page) -> None:

@@ -1,0 +1,82 @@
+"""What to call a finished job: all that it was asked for in the picker, and what differs where jobs are compared."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dashboard.formats import NOTHING, count, shortened, told_apart
+from dashboard.queries import FinishedJob
+
+_LETTERS = 40  # of a model or data set
+_LABEL_LETTERS = 40
+
+
+def picker_names(jobs: Sequence[FinishedJob]) -> dict[int, str]:
+    """By job number: number, label, model, data set and parameters."""
+    models = told_apart((job.model for job in jobs), _LETTERS)
+    datasets = told_apart((job.dataset for job in jobs), _LETTERS)
+    return {
+        job.job_id: " · ".join(
+            [
+                str(job.job_id),
+                *([_label(job)] if job.label else []),
+                models[job.model],
+                datasets[job.dataset],
+                *(words(job) for words in _PARAMETERS.values()),
+            ]
+        )
+        for job in jobs
+    }
+
+
+def titles(jobs: Sequence[FinishedJob]) -> dict[int, str]:
+    """By job number: number, label, and what not all of these jobs have in common."""
+    differing = differences(jobs)
+    found = {}
+    for index, job in enumerate(jobs):
+        parts = [values[index] for name, values in differing.items() if name != "Label"]
+        if not parts and not job.label:
+            parts = [shortened(job.model, _LETTERS)]
+        found[job.job_id] = " · ".join([f"Job {job.job_id}", *([_label(job)] if job.label else []), *parts])
+    return found
+
+
+def differences(jobs: Sequence[FinishedJob]) -> dict[str, list[str]]:
+    """What is not the same in all of these jobs, each with its value by job."""
+    models = told_apart((job.model for job in jobs), _LETTERS)
+    datasets = told_apart((job.dataset for job in jobs), _LETTERS)
+    facets: dict[str, tuple[Callable[[FinishedJob], Any], Callable[[FinishedJob], str]]] = {
+        "Label": (lambda job: job.label, lambda job: _label(job) or NOTHING),
+        "Model": (lambda job: job.model, lambda job: models[job.model]),
+        "Data set": (lambda job: job.dataset, lambda job: datasets[job.dataset]),
+    }
+    facets |= {name: (words, words) for name, words in _PARAMETERS.items()}
+    if len({job.model for job in jobs}) == 1:  # the same path may hold another model today
+        facets["Model's contents"] = (lambda job: job.model_identity, lambda job: f"model …{job.model_identity[-7:]}")
+    if len({job.dataset for job in jobs}) == 1:
+        facets["Data's contents"] = (lambda job: job.dataset_identity, lambda job: f"data …{job.dataset_identity[-7:]}")
+    if all(job.device for job in jobs):
+        facets["Device"] = (lambda job: job.device, lambda job: f"on {job.device}")
+    return {
+        name: [words(job) for job in jobs]
+        for name, (value, words) in facets.items()
+        if len({value(job) for job in jobs}) > 1
+    }
+
+
+def _label(job: FinishedJob) -> str:
+    return shortened(" ".join((job.label or "").split()), _LABEL_LETTERS)
+
+
+def _queries(job: FinishedJob) -> str:
+    asked = job.parameters["queries"]
+    stop = "" if asked["stop"] is None else f" to {asked['stop']}"
+    return f"queries {asked['start']}{stop} step {asked['step']}"
+
+
+_PARAMETERS: dict[str, Callable[[FinishedJob], str]] = {
+    "Credit": lambda job: f"credit {job.parameters['credit']}",
+    "Number type": lambda job: job.parameters["dtype"],
+    "Sequences": lambda job: f"{count(job.parameters['sequences'])} sequences",
+    "Length": lambda job: f"length {count(job.parameters['length'])}",
+    "Queries": _queries,
+}
