@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
+from services.cli import output
 from services.cli.commands import Commands
 from services.cli.exit_codes import ExitCode
 from services.contracts.errors import ErrorCode, KeyholeError
+from services.contracts.printable import visible_json
 
 _EPILOG = "Exit codes: " + ", ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in ExitCode) + "."
 
@@ -46,16 +48,21 @@ def main() -> None:
     except KeyholeError as error:
         _tell(error)
         sys.exit(ExitCode.UNREACHABLE if error.code is ErrorCode.UNAVAILABLE else ExitCode.ERROR)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _tell(KeyholeError(ErrorCode.INVALID_REQUEST, f"{error.filename}: {error.strerror}.", "Name another place."))
+        sys.exit(ExitCode.ERROR)
 
 
 def _tell(error: KeyholeError) -> None:
     if "--json" in sys.argv:
         described = {"code": str(error.code), "message": error.message, "hint": error.hint}
-        print(json.dumps({"error": described}, ensure_ascii=False), file=sys.stderr)
+        print(visible_json(json.dumps({"error": described}, ensure_ascii=False)), file=sys.stderr)
         return
-    print(f"Error: {error.message}", file=sys.stderr)
+    output.message(f"Error: {error.message}")
     if error.hint:
-        print(f"       {error.hint}", file=sys.stderr)
+        output.message(f"       {error.hint}")
 
 
 if __name__ == "__main__":

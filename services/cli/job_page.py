@@ -1,6 +1,5 @@
 """``keyhole job ID`` for reading: everything about one job, top down from what is asked first."""
 
-import json
 from typing import Any
 
 from services.cli import output
@@ -68,6 +67,4 @@ def show(job: JobDetail) -> None:
 
 def _section(title: str, values: dict[str, Any]) -> None:
     output.data(f"\n{title}")
-    output.fields(
-        (f"  {name}", json.dumps(value) if isinstance(value, dict | list) else value) for name, value in values.items()
-    )
+    output.fields((f"  {name}", value) for name, value in output.leaves(values))

@@ -131,7 +131,10 @@ def logs(
     found = api().job(job_id)
     try:
         for event in found.events() if follow else found.history():
-            output.data(event.model_dump_json() if json else _line(event))
+            if json:
+                output.json_line(event)
+            else:
+                output.data(_line(event))
     except KeyboardInterrupt:
         output.message(f"\nStopped following; job {job_id} goes on. Cancel it: keyhole cancel {job_id}")
         raise typer.Exit(130) from None
@@ -180,7 +183,9 @@ def delete(
 
 def _line(event: EventView) -> str:
     if event.type == "log":
-        return f"{output.when(event.at)}  log\n{event.data.get('tail', '')}"
+        attempt = event.data.get("attempt")
+        of_attempt = "" if attempt is None else f" of attempt {attempt}"
+        return f"{output.when(event.at)}  log{of_attempt}\n{event.data.get('tail', '')}".rstrip()
     told = "  ".join(f"{name}={value}" for name, value in event.data.items() if value is not None)
     return f"{output.when(event.at)}  {event.type:<14} {told}".rstrip()
 

@@ -1,14 +1,20 @@
-"""What commands print: JSON, or text made for reading. Colours only on a terminal, and not under NO_COLOR."""
+"""What commands print: JSON, or text made for reading. Colours only on a terminal, and not under NO_COLOR.
 
+Texts come from data sets, labels and errors, so what would command the terminal is printed spelled out (``\\x1b``).
+"""
+
+import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
+
+from services.contracts.printable import visible, visible_json
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -22,12 +28,12 @@ _COLOURS = {
 
 
 def data(text: str = "") -> None:
-    print(text)
+    print(visible(text, keep="\n\t"))
 
 
 def message(text: str) -> None:
     """Something about the data, not the data."""
-    print(text, file=sys.stderr)
+    print(visible(text, keep="\n\t"), file=sys.stderr)
 
 
 def as_json(value: BaseModel | Iterable[BaseModel] | Mapping[str, Any]) -> None:
@@ -37,14 +43,25 @@ def as_json(value: BaseModel | Iterable[BaseModel] | Mapping[str, Any]) -> None:
         plain = value
     else:
         plain = [item.model_dump(mode="json") for item in value]
-    data(json.dumps(plain, indent=2, ensure_ascii=False))
+    print(visible_json(json.dumps(plain, indent=2, ensure_ascii=False)))
+
+
+def json_line(value: BaseModel) -> None:
+    print(visible_json(value.model_dump_json()))
+
+
+def rows_as_text(body: io.RawIOBase, *, json: bool) -> None:
+    """Rows that are JSON or CSV already, for a terminal; pipes and files get them byte by byte."""
+    for line in io.TextIOWrapper(io.BufferedReader(body), "utf-8", newline="\n"):
+        print(visible_json(line) if json else visible(line, keep="\n\t\r"), end="")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, widest: int | None = None) -> None:
     """Aligned columns; numbers to the right; cells wider than ``widest`` end in an ellipsis."""
     texts = [[_cut(_text(cell), widest) for cell in row] for row in rows]
     numeric = [bool(texts) and all(_is_number(row[at]) or row[at] == "" for row in texts) for at in range(len(columns))]
-    widths = [max([len(name), *(len(row[at]) for row in texts)]) for at, name in enumerate(columns)]
+    names = [_text(name.upper()) for name in columns]
+    widths = [max([len(name), *(len(row[at]) for row in texts)]) for at, name in enumerate(names)]
 
     def line(cells: Sequence[str]) -> str:
         aligned = [
@@ -53,17 +70,17 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, widest: int 
         ]
         return "  ".join(_coloured(cell) for cell in aligned).rstrip()
 
-    data(line([name.upper() for name in columns]))
+    print(line(names))
     for row in texts:
-        data(line(row))
+        print(line(row))
 
 
 def fields(pairs: Iterable[tuple[str, Any]]) -> None:
     """One ``name  value`` a line, without those that are None."""
-    present = [(name, _text(value)) for name, value in pairs if value is not None]
+    present = [(visible(name), _text(value)) for name, value in pairs if value is not None]
     width = max((len(name) for name, _ in present), default=0)
     for name, value in present:
-        data(f"{name.ljust(width)}  {_coloured(value)}")
+        print(f"{name.ljust(width)}  {_coloured(value)}")
 
 
 def duration(seconds: float | None) -> str | None:
@@ -76,6 +93,29 @@ def duration(seconds: float | None) -> str | None:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of what a JSON object holds, in its order; lists as one value."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{prefix}{name}.")
+        elif isinstance(value, list):
+            yield prefix + name, ", ".join(map(_leaf, value)) or "none"
+        else:
+            yield prefix + name, _leaf(value)
+
+
+def _leaf(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def when(moment: datetime | None) -> str | None:
@@ -94,7 +134,7 @@ def ago(moment: datetime) -> str:
 def _text(value: Any) -> str:
     if value is None:
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value).replace("\n", " ")
+    return f"{value:.6g}" if isinstance(value, float) else visible(str(value).replace("\n", " "))
 
 
 def _cut(text: str, widest: int | None) -> str:

@@ -11,6 +11,7 @@ import typer
 from services.cli import output
 from services.cli.jobs import JobId, api
 from services.cli.output import Json
+from services.contracts.errors import ErrorCode, KeyholeError
 
 _WIDEST_CELL = 48  # of the table format; the others write every cell whole
 
@@ -33,7 +34,7 @@ def sql(
 ) -> None:
     """Run one SQL statement as the read-only role."""
     wanted = Format.JSON if json else format_
-    text = sys.stdin.read() if query == "-" else query
+    text = _from_stdin() if query == "-" else query
     if wanted is Format.PARQUET and to is None and sys.stdout.isatty():
         raise typer.BadParameter("Parquet is not for a terminal; add --output FILE.", param_hint="--format")
     if wanted is Format.TABLE and to is not None:
@@ -44,11 +45,22 @@ def sql(
 
             answered = json_module.loads(answer.read())
             output.table([column["name"] for column in answered["columns"]], answered["rows"], widest=_WIDEST_CELL)
+        elif to is None and sys.stdout.isatty():
+            output.rows_as_text(answer, json=wanted is Format.JSON)
         else:
             with to.open("wb") if to else sys.stdout.buffer as file:
                 shutil.copyfileobj(answer, file)
         if answer.truncated:
             output.message("The row limit cut the answer; --limit N, up to the server's own limit, gives more.")
+
+
+def _from_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise KeyholeError(
+            ErrorCode.INVALID_REQUEST, f"Standard input is not UTF-8: {error}.", "Save the statement as UTF-8."
+        ) from error
 
 
 def export(

@@ -88,7 +88,7 @@ def doctor(as_json: output.Json = False) -> None:
         findings.append(finding)
         if not as_json:
             typer.secho(f"{finding.state:<4}", nl=False, fg={"ok": "green", "warn": "yellow"}.get(finding.state, "red"))
-            typer.echo(f" {finding.check}: {finding.message}")
+            output.data(f" {finding.check}: {finding.message}")
             if finding.next_step:
                 output.data(f"     {finding.next_step}")
     if as_json:

@@ -12,5 +12,8 @@ def absolute_source(source: str) -> str:
     name, mark, options = rest.partition("?")
     if form not in ("path", "file", "tokens") or not name or Path(name).is_absolute():
         return source
-    here = Path(name).expanduser()
-    return f"{form}:{here.resolve()}{mark}{options}" if here.exists() else source
+    try:
+        here = Path(name).expanduser()
+        return f"{form}:{here.resolve()}{mark}{options}" if here.exists() else source
+    except (OSError, RuntimeError, ValueError):  # a name too long, with a NUL, or the home of nobody: the API says so
+        return source

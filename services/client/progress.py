@@ -1,10 +1,13 @@
 """The progress bar of a job that is waited for: in a notebook or on a terminal, else nothing."""
 
 import sys
+import threading
 import warnings
 from typing import Any, Self
 
 from services.contracts.jobs import EventView, JobDetail
+
+REDRAW_S = 1.0  # on a terminal: the clock goes on while nothing happens
 
 
 class Bar:
@@ -26,12 +29,24 @@ class Bar:
             leave=True,
         )
         self._job_id = job.id
+        self._ended = threading.Event()
+        self._clock = threading.Thread(target=self._redraw, name="progress bar", daemon=True)
+        self._has_clock = not self._bar.disable and not notebook
 
     def __enter__(self) -> Self:
+        if self._has_clock:
+            self._clock.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._has_clock:
+            self._clock.join()
         self._bar.close()
+
+    def _redraw(self) -> None:
+        while not self._ended.wait(REDRAW_S):
+            self._bar.refresh()
 
     def tell(self, event: EventView) -> None:
         """Show what an event tells; the events of a retried job start over from what is done."""

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import pty
 import secrets
 import signal
 import subprocess
@@ -11,9 +12,11 @@ import sys
 import time
 from pathlib import Path
 
+import psycopg
 import pyarrow.parquet as pq
 import pytest
 
+from db.repositories import events
 from services.contracts.states import Scope
 from tests.integration.api import stand_in_worker
 
@@ -132,6 +135,76 @@ def test_logs_tell_the_history_line_by_line(api, keyhole):
     ]
     assert types == ["queued", "running", "phase", "progress", "progress", "succeeded"]
     assert "shards_done=2" in keyhole("logs", str(job["id"])).stdout
+
+
+def test_logs_show_the_end_of_the_log_of_an_attempt_below_its_line(api, keyhole):
+    job = submitted(api, keyhole)
+    tail = "Loading weights\nRuntimeError: a\x1b[31m red\u202e word"
+    with psycopg.connect(api.database_url) as conn:
+        events.append(conn, job["id"], "log", {"attempt": 2, "tail": tail})
+    told = keyhole("logs", str(job["id"])).stdout.splitlines()
+    assert told[-3].endswith("log of attempt 2")
+    assert told[-2:] == ["Loading weights", r"RuntimeError: a\x1b[31m red\u202e word"]
+    last = json.loads(keyhole("logs", str(job["id"]), "--json").stdout.splitlines()[-1])
+    assert (last["type"], last["data"]["tail"]) == ("log", tail)
+
+
+def test_checks_and_environment_are_told_line_by_line(api, keyhole):
+    job = submitted(api, keyhole)
+    stand_in_worker.carry_out(api.database_url, job["id"])
+    told = [line.split() for line in keyhole("job", str(job["id"])).stdout.splitlines()]
+    assert ["parity.logits", "1e-06"] in told
+    assert ["device", "cpu"] in told
+    assert ["queries.start", "32"] in told
+
+
+def test_sql_that_is_no_unicode_is_a_message(keyhole):
+    told = keyhole("sql", b"SELECT 1 \xff".decode("utf-8", "surrogateescape"), expect=1)
+    assert "cannot be sent" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+def test_a_number_that_json_has_not_is_a_message(api, keyhole):
+    command = ("submit", "gradient_scale", "--model", api.model, "--dataset", api.dataset, "--set", "length=NaN")
+    assert "cannot be written as JSON" in keyhole(*command, expect=1).stderr
+
+
+def test_a_file_that_cannot_be_written_is_a_message(keyhole):
+    told = keyhole("sql", "SELECT 1", "--format", "csv", "--output", "/proc/no/such.csv", expect=1)
+    assert "/proc/no/such.csv" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+def test_rows_are_spelled_out_on_a_terminal_and_whole_in_a_pipe(keyhole, environment):
+    query = "SELECT E'\\x1b[31m' AS red"
+    for format_, piped, shown in (
+        ("csv", "\x1b[31m", r"\x1b[31m"),
+        ("json", r"\u001b[31m", r"\u001b[31m"),
+        ("table", r"\x1b[31m", r"\x1b[31m"),
+    ):
+        assert piped in keyhole("sql", query, "--format", format_).stdout
+        on_terminal = _on_a_terminal([KEYHOLE, "sql", query, "--format", format_], environment)
+        assert shown in on_terminal
+        assert "\x1b[31m" not in on_terminal
+
+
+def _on_a_terminal(command: list[str], environment: dict[str, str]) -> str:
+    """What the command writes when its standard output is a terminal."""
+    own, theirs = pty.openpty()
+    done = subprocess.run(command, env=environment, stdout=theirs, timeout=60, check=True)
+    os.close(theirs)
+    assert done.returncode == 0
+    told = b""
+    while True:
+        try:
+            piece = os.read(own, 4096)
+        except OSError:  # Linux: the other end is closed and all is read
+            break
+        if not piece:
+            break
+        told += piece
+    os.close(own)
+    return told.decode()
 
 
 def test_sql_is_written_in_every_format(keyhole, tmp_path):

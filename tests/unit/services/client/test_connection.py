@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from services.client.connection import Unreachable, find_api, raise_for_problem
+from services.client.connection import Connection, Unreachable, find_api, raise_for_problem
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import settings
 from services.local import stack_file
@@ -70,3 +70,40 @@ def test_every_error_answer_becomes_one_exception(status, body, raised, code):
         raise_for_problem(response)
     assert type(caught.value) is raised
     assert caught.value.code is code
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"json": {"length": float("nan")}},
+        {"json": {"length": float("-inf")}},
+        {"json": {"label": "half \ud800 of a pair"}},
+        {"json": {"sql": "SELECT 1 \udcff"}},
+        {"json": {"parameters": {"length": object()}}},
+        {"params": {"label": "\udcff"}},
+        {"headers": {"Idempotency-Key": "schl\u00fcssel"}},
+    ],
+)
+def test_what_cannot_be_sent_is_refused_before_it_is_sent(home, options):
+    nobody = Connection("http://127.0.0.1:9", "kh_x")
+    with pytest.raises(KeyholeError) as caught:
+        nobody.request("POST", "/v1/jobs", **options)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+    assert caught.value.hint
+    with pytest.raises(KeyholeError) as caught, nobody.stream("POST", "/v1/sql", **options):
+        pass
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("token", ["kh_\u00fc", "kh_two\nlines"])
+def test_a_token_that_no_header_can_carry_is_refused_and_not_repeated(home, token):
+    with pytest.raises(KeyholeError) as caught:
+        Connection("http://127.0.0.1:9", token).request("GET", "/v1/jobs")
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+    assert token not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://[", "http://host:port", "http://"])
+def test_an_address_that_is_none_is_a_message(home, url):
+    with pytest.raises(KeyholeError):
+        Connection(url, "kh_x").request("GET", "/v1/jobs")

@@ -15,7 +15,18 @@ def test_what_exists_here_is_meant_by_its_full_path(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "source", ["file:missing.txt", "file:/etc/hosts", "hf:org/name", "builtin:python-docs", "tokens:", "nonsense"]
+    "source",
+    [
+        "file:missing.txt",
+        "file:/etc/hosts",
+        "hf:org/name",
+        "builtin:python-docs",
+        "tokens:",
+        "nonsense",
+        "file:~nobody-of-that-name/text.txt",
+        "file:" + "x" * 5000,
+        "file:a\0b",
+    ],
 )
 def test_other_sources_are_left_alone(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
