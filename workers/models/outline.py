@@ -74,7 +74,7 @@ def require_finite(model: torch.nn.Module) -> None:
     wrong = [name for name, weight in model.named_parameters() if weight.numel() and not _finite(weight)]
     if wrong:
         raise _refused(
-            f"{len(wrong)} weights are not finite in {model.dtype}: {shown(wrong)}.",
+            f"{len(wrong)} weights are not finite in {str(model.dtype).removeprefix('torch.')}: {shown(wrong)}.",
             "The run that wrote them may have diverged; name an earlier checkpoint.",
         )
 

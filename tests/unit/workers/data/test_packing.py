@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.sources import builtin
@@ -144,3 +146,11 @@ def test_the_fingerprint_depends_on_tokens_shape_and_boundaries_and_not_on_names
         == 4
     )
     assert first == "c0f31dfca1596e6b746ae42dce27db7e43a3803f4433be34537e86e1067d42c2"  # results name data by it
+
+
+def test_a_text_that_the_tokenizer_has_no_token_for_is_the_tokenizers_fault() -> None:
+    backend = Tokenizer(models.WordLevel({"hello": 0}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    with pytest.raises(KeyholeError, match="Missing \\[UNK\\] token") as refused:
+        _packed(["hello world"], PreTrainedTokenizerFast(tokenizer_object=backend), 1, 2, None)
+    assert refused.value.code == ErrorCode.MODEL_REFUSED

@@ -92,6 +92,11 @@ def test_null_texts_count_as_empty_documents(tmp_path: Path) -> None:
     assert _read(tmp_path / "a.jsonl") == _read(tmp_path / "a.parquet") == ["x", ""]
 
 
+def test_half_of_a_surrogate_pair_reads_as_the_replacement_character_and_a_whole_pair_as_itself(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(rb'{"text": "a\ud800 b \ud83d\ude42 \ude42"}')
+    assert _read(tmp_path / "a.jsonl") == ["a\ufffd b 🙂 \ufffd"]
+
+
 def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfhello")
     assert _read(tmp_path / "a.txt") == ["hello"]

@@ -50,7 +50,7 @@ SIZES = {
 LATENT = ("deepseek_v2", "deepseek_v3")  # as many key/value heads as heads, by construction
 
 
-def _small(model_type: str) -> PreTrainedModel:
+def small(model_type: str) -> PreTrainedModel:
     names = {field.name for field in dataclasses.fields(CONFIG_MAPPING[model_type])}
     sizes = {name: value for name, value in SIZES.items() if name in names}
     if model_type in LATENT:
@@ -69,7 +69,7 @@ class _Last:
 
 @pytest.mark.parametrize("model_type", sorted(SUPPORTED))
 def test_a_supported_model_agrees_with_its_own_attention_and_is_described_by_its_shapes(model_type: str) -> None:
-    model = _small(model_type)
+    model = small(model_type)
     token_ids = torch.randint(61, (1, 48))
     parity.check(model, token_ids)  # raises on another result, or when a layer does not call the seam
     last = _Last()
