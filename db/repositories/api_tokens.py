@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from psycopg import Connection
 from psycopg.rows import class_row
 
+from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.jobs import TokenView
 from services.contracts.states import Scope
 
@@ -14,6 +15,8 @@ PREFIX = "kh_"
 _SHOWN = 8  # characters of a token that listings show, the prefix included
 _VIEW = "id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at"
 _USABLE = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > clock_timestamp())"
+_PLAIN_NAME = r"lower(regexp_replace(btrim({}), '\s+', ' ', 'g'))"
+_SAME_NAME = f"{_PLAIN_NAME.format('name')} = {_PLAIN_NAME.format('%s::text')}"
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,25 @@ def create(
         ).fetchone()
     assert view is not None
     return view, token
+
+
+def refuse_taken_name(conn: Connection, name: str) -> None:
+    """Raise KeyholeError (conflict) for the name of a usable token, whatever the case of its letters.
+
+    Jobs are told by the name of the token that submitted them. Call in the transaction that makes the token, or two
+    may take one name at once.
+    """
+    conn.execute("SELECT pg_advisory_xact_lock(hashtext('keyhole.api_token.name'))")
+    taken = conn.execute(
+        f"SELECT id FROM keyhole.api_token WHERE {_SAME_NAME} AND {_USABLE}",  # noqa: S608  # conditions written above
+        (name,),
+    ).fetchone()
+    if taken is not None:
+        raise KeyholeError(
+            ErrorCode.CONFLICT,
+            f"The name {name!r} is that of token {taken[0]}, which is in use.",
+            f"Choose another name, or revoke that token: keyhole token revoke {taken[0]}",
+        )
 
 
 def usable(conn: Connection, sha256: bytes) -> StoredToken | None:

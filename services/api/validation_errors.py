@@ -62,6 +62,8 @@ def _described(error: dict[str, Any]) -> dict[str, Any]:
         }
     elif error["type"] == "union_tag_not_found":
         entry |= {"where": "kind", "message": "The field kind is missing.", "hint": f"Valid kinds: {', '.join(KINDS)}."}
+    elif error["type"] in ("model_attributes_type", "model_type", "dict_type"):
+        entry["message"] = "A JSON object {…} is expected."
     elif error["type"] == "extra_forbidden":
         known = error.get("ctx", {}).get("known") or _fields(kind, names[:-1])
         what = "query parameter" if place == "query" else "field"

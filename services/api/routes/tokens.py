@@ -15,8 +15,10 @@ router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
 
 @router.post("", status_code=201)
 def create_token(body: TokenCreate, caller: Admin, conn: Database) -> TokenCreated:
-    """Make a token. Its text is in this answer and nowhere else."""
-    view, token = api_tokens.create(conn, body.name, body.scope, body.expires_in_days)
+    """Make a token. Its text is in this answer and nowhere else. 409 for the name of a token that is in use."""
+    with conn.transaction():
+        api_tokens.refuse_taken_name(conn, body.name)
+        view, token = api_tokens.create(conn, body.name, body.scope, body.expires_in_days)
     return TokenCreated(**view.model_dump(), token=token)
 
 

@@ -131,6 +131,17 @@ def test_a_misspelt_field_of_a_nested_parameter_is_named(api, admin):
         ({"parameters": {"sequences": 0}}, 422, "invalid_request"),
         ({"label": "a\0b"}, 422, "invalid_request"),
         ({"priority": 10**30}, 422, "invalid_request"),
+        ({"label": "a\x9b31m"}, 422, "invalid_request"),
+        ({"label": "a\u202eb"}, 422, "invalid_request"),
+        ({"model": "path:a\u202eb"}, 422, "invalid_source"),
+        ({"dataset": "file:a\x9bb"}, 422, "invalid_source"),
+        ({"priority": True}, 422, "invalid_request"),
+        ({"priority": "1"}, 422, "invalid_request"),
+        ({"force": "yes"}, 422, "invalid_request"),
+        ({"force": 1}, 422, "invalid_request"),
+        ({"time_limit_s": 1.5}, 422, "invalid_request"),
+        ({"parameters": {"sequences": True}}, 422, "invalid_request"),
+        ({"parameters": {"queries": {"step": "4"}}}, 422, "invalid_request"),
     ],
 )
 def test_a_wrong_submission_is_refused_with_its_code(api, admin, changes, status, code):
@@ -190,6 +201,10 @@ def test_an_unchanged_job_answers_304_and_a_changed_one_does_not(api, admin):
     etag = admin.get(f"/v1/jobs/{job['id']}").headers["ETag"]
     unchanged = admin.get(f"/v1/jobs/{job['id']}", headers={"If-None-Match": f'"other", {etag}'})
     assert (unchanged.status_code, unchanged.content) == (304, b"")
+    for matching in ("*", f"W/{etag}", f'W/"other", W/{etag}'):
+        assert admin.get(f"/v1/jobs/{job['id']}", headers={"If-None-Match": matching}).status_code == 304
+    for other in ('"other"', etag.strip('"'), f'"W/{etag[1:]}'):
+        assert admin.get(f"/v1/jobs/{job['id']}", headers={"If-None-Match": other}).status_code == 200
     admin.post(f"/v1/jobs/{job['id']}/cancel")
     changed = admin.get(f"/v1/jobs/{job['id']}", headers={"If-None-Match": etag})
     assert (changed.status_code, changed.json()["state"]) == (200, "cancelled")
