@@ -38,6 +38,13 @@ def problem(answer: httpx.Response) -> Problem:
         ("GET", "/v1/jobs?state=asleep", 422, "invalid_request"),
         ("GET", "/v1/jobs?q=%00", 422, "invalid_request"),
         ("GET", "/v1/jobs?kind=unknown", 422, "unknown_kind"),
+        ("GET", "/v1/jobs?sate=queued", 422, "invalid_request"),
+        ("GET", "/v1/jobs/1?x", 422, "invalid_request"),
+        ("GET", "/v1/jobs/1/events?from=3", 422, "invalid_request"),
+        ("GET", "/v1/jobs/1/summary?metrics=n", 422, "invalid_request"),
+        ("GET", "/v1/jobs/1/tables/token?columns=text", 422, "invalid_request"),
+        ("GET", "/v1/kinds?kind=x", 422, "invalid_request"),
+        ("GET", "/v1/tokens?all=1", 422, "invalid_request"),
         ("GET", "/v1/jobs/999999999/events", 404, "not_found"),
         ("DELETE", "/v1/tokens/999999999", 404, "not_found"),
     ],
@@ -45,20 +52,65 @@ def problem(answer: httpx.Response) -> Problem:
 def test_every_refusal_is_a_problem_with_its_code(admin, method, path, status, code):
     answer = admin.request(method, path)
     assert (answer.status_code, problem(answer).code) == (status, code)
+    assert problem(answer).hint
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'{"kind": 3}', b"\xff\xfe", b'"text"'])
-def test_a_body_that_is_no_submission_is_a_problem(admin, body):
+@pytest.mark.parametrize(
+    ("body", "status", "told"),
+    [
+        (b"", 422, "required"),
+        (b"{", 422, "line 1, column 2"),
+        (b'{"kind":\n "x",\n  kind: 2}', 422, "line 3, column 3"),
+        (b"[]", 422, "object"),
+        (b"null", 422, "object"),
+        (b'{"kind": 3}', 422, "no job kind"),
+        (b'"text"', 422, "object"),
+        (b"\xff\xfe", 422, "not JSON"),
+        (b'{"kind": "\xe9"}', 400, "not UTF-8: byte 10"),
+        (b'{"priority": ' + b"9" * 5000 + b"}", 400, "too many digits"),
+        (b"[" * 200_000, 400, "nested too deeply"),
+    ],
+)
+def test_a_body_that_is_no_submission_is_a_problem_that_says_why(admin, body, status, told):
     answer = admin.post("/v1/jobs", content=body, headers={"Content-Type": "application/json"})
-    assert answer.status_code == 422
-    problem(answer)
+    assert answer.status_code == status
+    assert told in problem(answer).detail
+    assert problem(answer).hint
+
+
+@pytest.mark.parametrize("headers", [{"Content-Type": "text/plain"}, {}])
+def test_a_body_that_is_not_called_json_is_told_which_header_to_send(api, admin, headers):
+    answer = admin.post("/v1/jobs", content=json.dumps(api.body()), headers=headers)
+    assert answer.status_code == 415
+    assert "Content-Type: application/json" in problem(answer).hint
 
 
 def test_a_body_over_the_limit_is_refused_with_and_without_a_length(admin):
     large = b'{"kind": "' + b"x" * 1_100_000 + b'"}'
     kind = {"Content-Type": "application/json"}
-    assert problem(admin.post("/v1/jobs", content=large, headers=kind)).status == 413
-    assert problem(admin.post("/v1/jobs", content=iter([large]), headers=kind)).status == 413
+    for content in (large, iter([large])):
+        refused = problem(admin.post("/v1/jobs", content=content, headers=kind))
+        assert (refused.status, bool(refused.hint)) == (413, True)
+        assert "1,000,000" in refused.detail
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [("PUT", "/v1/jobs", "GET, POST"), ("POST", "/v1/jobs/7", "GET, DELETE"), ("DELETE", "/v1/health", "GET")],
+)
+def test_a_method_that_is_not_served_is_told_with_all_that_are(admin, method, path, allowed):
+    answer = admin.request(method, path)
+    assert (answer.status_code, answer.headers["Allow"]) == (405, allowed)
+    assert allowed in problem(answer).detail
+    assert problem(answer).hint
+
+
+def test_a_misspelt_filter_is_named_with_the_one_meant_and_only_to_holders_of_a_token(api, admin):
+    refused = problem(admin.get("/v1/jobs?sate=queued&kidn=x"))
+    assert [(error["in"], error["where"]) for error in refused.errors] == [("query", "sate"), ("query", "kidn")]
+    assert "Did you mean state?" in refused.errors[0]["hint"]
+    with api.client(None) as stranger:
+        assert problem(stranger.get("/v1/jobs?sate=queued")).code == "unauthorized"
 
 
 def test_a_request_id_of_ones_own_comes_back_and_a_bad_one_is_replaced(admin):
@@ -103,6 +155,31 @@ def test_each_route_asks_for_its_scope(api, method, path, allowed):
         with api.client(scope) as client:
             answer = client.request(method, path, json=bodies.get(path) if method == "POST" else None)
         assert (answer.status_code != 403) == (scope in allowed), (scope, answer.text)
+
+
+def test_the_name_of_a_token_in_use_cannot_be_taken(admin):
+    made = admin.post("/v1/tokens", json={"name": "Night  runs", "scope": "read"}).json()
+    for name in ("Night  runs", "night runs", " Night runs "):
+        refused = problem(admin.post("/v1/tokens", json={"name": name, "scope": "read"}))
+        assert (refused.status, refused.code) == (409, "conflict")
+        assert f"keyhole token revoke {made['id']}" in refused.hint
+    admin.delete(f"/v1/tokens/{made['id']}")
+    assert admin.post("/v1/tokens", json={"name": "night runs", "scope": "read"}).status_code == 201
+
+
+def test_ten_who_ask_for_one_name_at_once_get_one_token(api):
+    statuses: list[int] = []
+
+    def create() -> None:
+        with api.client() as client:
+            statuses.append(client.post("/v1/tokens", json={"name": "contended", "scope": "read"}).status_code)
+
+    threads = [threading.Thread(target=create) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(statuses) == [201] + [409] * 9
 
 
 def test_a_stored_token_does_not_contain_the_token(api, admin):
