@@ -62,6 +62,12 @@ def reading() -> Iterator[psycopg.Connection]:
             "The database has no Keyhole schema, or one of another version.",
             "Run the migrations of this version of Keyhole (`keyhole up` does so by itself).",
         ) from error
+    except psycopg.DataError as error:
+        raise KeyholeError(
+            ErrorCode.INVALID_REQUEST,
+            "The address or a field of this page has a value that the database cannot hold.",
+            "Clear the filters, or open the page anew from the bar at the top.",
+        ) from error
     except (psycopg.OperationalError, PoolTimeout) as error:
         if _all_taken(error):
             raise KeyholeError(

@@ -7,7 +7,7 @@ for a single head of a single job.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import psycopg
 from psycopg.rows import class_row
@@ -212,12 +212,13 @@ def job_page(
     conn: psycopg.Connection, filters: Filters, *, before: int | None = None, after: int | None = None, limit: int = 25
 ) -> Page:
     """Jobs with numbers below ``before``, or else those next above ``after``, or else the newest."""
-    pattern = filters.text.strip().replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    text = _storable(filters.text).strip()
+    pattern = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     values = {
-        "kind": filters.kind,
-        "state": filters.state,
-        "model": filters.model,
-        "text": filters.text.strip().removeprefix("#"),
+        "kind": _storable(filters.kind),
+        "state": _storable(filters.state),
+        "model": _storable(filters.model),
+        "text": text.removeprefix("#"),
         "pattern": f"%{pattern}%",
         "before": before,
         "after": after,
@@ -232,6 +233,15 @@ def job_page(
     if upwards:
         return Page(lines[::-1], older=True, newer=more)
     return Page(lines, older=more, newer=before is not None)
+
+
+@overload
+def _storable(text: str) -> str: ...
+@overload
+def _storable(text: None) -> None: ...
+def _storable(text: str | None) -> str | None:
+    """The text as it could stand in the database: an address may have NUL characters (``%00``), which no row has."""
+    return text.replace("\0", "") if text else text
 
 
 def job(conn: psycopg.Connection, job_id: int) -> Job | None:

@@ -76,6 +76,7 @@ def _band_and_line(metric: str, summaries: Sequence[Summary], legend: bool) -> l
     band = go.Scatter(
         x=[*x, *reversed(x)],
         y=[*(s.q75 for s in summaries), *(s.q25 for s in reversed(summaries))],
+        mode="lines",
         fill="toself",
         fillcolor=colour,
         opacity=0.18,

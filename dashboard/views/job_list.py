@@ -17,11 +17,8 @@ from services.contracts.kinds import KINDS
 from services.contracts.states import JobState
 
 PAGE_ROWS = 25
-LABEL_LETTERS, MODEL_LETTERS, DATASET_LETTERS = (
-    17,
-    27,
-    20,
-)  # what fits into the columns; a cell has no text that appears on hover
+# What fits into the columns; a cell has no text that appears on hover.
+LABEL_LETTERS, MODEL_LETTERS, DATASET_LETTERS = 16, 29, 19
 DOWNLOAD_ROWS = 10_000
 RENEW_S = 2
 STATE_COLOURS = {

@@ -1,10 +1,12 @@
 """Every page run against a real database, as a viewer would see it."""
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 from pydantic import SecretStr
 from streamlit.testing.v1 import AppTest
 
@@ -12,7 +14,7 @@ from dashboard.pages import RESULTS
 from db.repositories import api_tokens
 from services.contracts.kinds import KINDS
 from services.contracts.settings import Settings
-from services.contracts.states import Scope
+from services.contracts.states import JobState, Scope
 from tests.conftest import MigratedDatabase
 from tests.integration.api.conftest import served
 from tests.integration.dashboard import samples
@@ -68,7 +70,8 @@ def test_the_list_shows_jobs_newest_first_and_filters_them(open_page: Open, owne
     frame = open_page().dataframe[0].value
     assert frame["job"].tolist() == [running, failed]
     assert frame["progress"].tolist() == [25.0, 0.0]
-    assert frame["label"].tolist() == ["", HOSTILE]
+    shown = frame["label"].tolist()
+    assert shown[0] == "" and HOSTILE.startswith(shown[1].split("…")[0]) and HOSTILE.endswith(shown[1].split("…")[1])
     app = open_page()
     app.selectbox(key="state").set_value("failed").run()
     assert app.dataframe[0].value["job"].tolist() == [failed]
@@ -187,7 +190,62 @@ def test_jobs_are_compared_side_by_side_and_unknown_ones_left_out(open_page: Ope
     assert "job 999" in app.warning[0].value
     assert app.multiselect(key="jobs_choice").value == [first, second]
     table = app.dataframe[0].value
-    assert table["Job"].tolist() == [f"Job {first} · first", f"Job {second} · second"]
+    assert table["Job"].tolist() == [first, second]
+    assert table["Label"].tolist() == ["first", "second"]
+
+
+def test_local_sources_in_the_list_are_told_apart_by_their_ends(open_page: Open, owner: psycopg.Connection) -> None:
+    for name in ("tinyllama", "tinyqwen2"):
+        samples.insert_job(
+            owner,
+            model_source=f"path:/tmp/newuser/home/models/{name}",
+            dataset_source=f"tokens:/tmp/newuser/home/data/{name}.npy",
+        )
+    frame = open_page().dataframe[0].value
+    assert [shown[-9:] for shown in frame["model"]] == ["tinyqwen2", "tinyllama"]
+    assert [shown[-8:] for shown in frame["dataset"]] == ["wen2.npy", "lama.npy"]
+    assert all(shown.startswith("path:") for shown in frame["model"])
+
+
+def test_the_picker_and_the_table_show_what_the_jobs_were_asked_for(open_page: Open, owner: psycopg.Connection) -> None:
+    columns = samples.gradient_scale_columns(2, 2, 2, [3, 5])
+    jobs = []
+    for credit in ("sequence", "own_token"):
+        parameters = samples.KIND.parameters(credit=credit, length=64, sequences=2)
+        jobs.append(samples.insert_result(owner, columns, parameters=Jsonb(parameters.model_dump())))
+    app = open_page(RESULTS["gradient_scale"], jobs=f"{jobs[0]},{jobs[1]}")
+    picker = app.multiselect(key="jobs_choice")
+    assert len(set(picker.options)) == 2
+    for option, credit in zip(picker.options, ("own_token", "sequence"), strict=True):
+        assert f"credit {credit} · float32 · 2 sequences · length 64" in option
+    table = app.dataframe[0].value
+    assert table["Credit"].tolist() == ["credit sequence", "credit own_token"]
+    assert not {"Model", "Data set", "Length", "Label"} & set(table.columns)
+
+
+def test_times_after_a_retry_leave_out_the_time_before_it(open_page: Open, owner: psycopg.Connection) -> None:
+    job_id = samples.insert_job(
+        owner,
+        "succeeded",
+        started_at=samples.START + timedelta(seconds=502),
+        finished_at=samples.START + timedelta(seconds=900),
+    )
+    first = [(0, "queued"), (4, "running"), (5, "loading model"), (15, "reading data"), (18, "failed")]
+    again = [(500, "queued"), (502, "running"), (503, "loading model"), (513, "reading data"), (515, "measuring")]
+    for seconds, name in first + again:
+        if name in list(JobState):
+            samples.insert_event(owner, job_id, seconds, name)
+        else:
+            samples.insert_event(owner, job_id, seconds, "phase", phase=name)
+    for done in range(250):  # more than the history shows
+        samples.insert_event(owner, job_id, 516 + done, "progress", shards_done=done)
+    samples.insert_event(owner, job_id, 900, "succeeded")
+    app = open_page(job=str(job_id))
+    assert "queued 6 s → starting 2 s → loading model 20 s → reading data 5 s → measuring 6 min 25 s" in texts(app)
+    shown = {metric.label: metric.value for metric in app.metric}
+    assert (shown["Waited"], shown["Duration"]) == ("6 s", "6 min 38 s")
+    assert "The latest 200 events." in texts(app)
+    assert "Submitted 2026-09-04 12:00:00 UTC" in texts(app)
 
 
 def test_a_job_of_infinite_and_undefined_values_is_shown_and_counted(

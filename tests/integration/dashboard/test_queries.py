@@ -60,6 +60,16 @@ def test_filters_select_by_state_model_number_and_text(owner: psycopg.Connection
     assert found(kind="no such kind") == []
 
 
+def test_filters_out_of_an_address_may_have_nul_characters(
+    owner: psycopg.Connection, analyst: psycopg.Connection
+) -> None:
+    job_id = samples.insert_job(owner, label="night run")
+    assert [line.job_id for line in queries.job_page(analyst, Filters(text="\0night\0 run")).lines] == [job_id]
+    assert [line.job_id for line in queries.job_page(analyst, Filters(text="\0")).lines] == [job_id]
+    for filters in (Filters(kind="a\0"), Filters(state="a\0"), Filters(model="a\0")):
+        assert queries.job_page(analyst, filters).lines == []
+
+
 def test_counts_models_and_finished_jobs(owner: psycopg.Connection, analyst: psycopg.Connection) -> None:
     samples.insert_job(owner, "queued", model_source="hf:b/b")
     done = [samples.insert_job(owner, "succeeded", model_source="hf:a/a") for _ in range(2)]

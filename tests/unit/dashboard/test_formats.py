@@ -57,6 +57,20 @@ def test_long_text_keeps_both_ends() -> None:
     assert formats.shortened("short", 21) == "short"
 
 
+def test_texts_are_cut_where_they_stay_different() -> None:
+    long = "x" * 40
+    for texts in ([f"path:/{long}/a", f"path:/{long}/b"], [f"hf:a/{long}?split=train", f"hf:b/{long}?split=train"]):
+        shown = formats.told_apart(texts, 20)
+        assert len(set(shown.values())) == 2
+        assert all(len(text) <= 20 for text in shown.values())
+
+
+def test_texts_that_fit_stay_whole_and_hashes_of_revisions_get_seven_digits() -> None:
+    revision = "060db6499f32faf8b98477b0a26969ef7d8b9987"
+    shown = formats.told_apart(["builtin:a", f"hf:o/m@{revision}"], 20)
+    assert shown == {"builtin:a": "builtin:a", f"hf:o/m@{revision}": "hf:o/m@060db64"}
+
+
 def test_markdown_in_user_text_is_escaped_and_code_in_our_hints_is_kept() -> None:
     hostile = "*a* [b](http://c) <img src=x> :red[d] $e$ # f"
     escaped = formats.markdown_text(hostile)

@@ -1,6 +1,7 @@
 """What stands in the figure of distributions."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -62,3 +63,19 @@ def test_six_jobs_are_laid_out_in_two_bands_of_three() -> None:
     figure = distributions(panels)
     assert len({trace.xaxis for trace in figure.data}) == 12
     assert len({tuple(figure.layout[trace.xaxis.replace("x", "xaxis")].domain) for trace in figure.data}) == 3
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_long_titles_are_broken_into_lines_between_their_parts_and_get_room(count: int) -> None:
+    parts = ["Job 21", "path:/tmp/newuser/models/tinyllama", "credit own_token", "bfloat16"]
+    title = " · ".join(parts)
+    layout = distributions([Panel(title, {"log10_d_a": summary([1.0])}) for _ in range(count)]).layout
+    shown = [annotation.text for annotation in layout.annotations if "Job 21" in annotation.text]
+    assert [text.replace("<br>", " · ") for text in shown] == [title] * count
+    lines = 1 + shown[0].count("<br>")
+    assert layout.margin.t >= 18 * lines
+    pixels = layout.height - layout.margin.t - layout.margin.b
+    rows = sorted({layout[name].domain for name in layout if name.startswith("yaxis")}, reverse=True)
+    gaps = [(above[0] - below[1]) * pixels for above, below in pairwise(rows)]
+    assert min(gaps) == pytest.approx(34)  # D_a over D_c of one job
+    assert all(gap >= 24 + 18 * lines for gap in gaps[1::2])  # tick labels and title between two bands

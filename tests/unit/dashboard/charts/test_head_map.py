@@ -1,6 +1,7 @@
 """What stands in the layer by head map."""
 
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -56,3 +57,13 @@ def test_the_selected_head_is_framed_where_it_exists() -> None:
     maps = [HeadMap("small", cells(1, 2, 2)), HeadMap("large", cells(2, 4, 4))]
     figure = head_map(maps, STATISTICS["d_a"], selected=(3, 3))
     assert [(shape.x0, shape.y0) for shape in figure.layout.shapes] == [(2.5, 2.5)]
+
+
+@pytest.mark.parametrize("heads", [[2, 2], [1, 9], [3] * 6, [32, 32]])
+def test_titles_stand_clear_of_the_tick_labels_above_them(heads: list[int]) -> None:
+    maps = [HeadMap(f"job {number}", cells(number, 3, count)) for number, count in enumerate(heads)]
+    layout = head_map(maps, STATISTICS["d_a"]).layout
+    pixels = layout.height - layout.margin.t - layout.margin.b
+    domains = [layout["yaxis" if row == 0 else f"yaxis{row + 1}"].domain for row in range(len(heads))]
+    for above, below in pairwise(domains):
+        assert (above[0] - below[1]) * pixels >= 24 + 18 + 10  # tick labels, one line of title, air

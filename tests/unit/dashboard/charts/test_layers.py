@@ -21,3 +21,10 @@ def test_all_jobs_share_the_axis() -> None:
     panels = [LayerPanel(str(top), [summary([0.5, float(top)], layer=0)]) for top in (1, 8)]
     figure = layers(panels)
     assert figure.layout.yaxis.range == figure.layout.yaxis2.range
+
+
+@pytest.mark.parametrize("count", [1, 3, 30, 100])
+def test_layers_are_ticked_at_whole_numbers(count: int) -> None:
+    axis = layers([LayerPanel("job", [summary([1.0, 2.0], layer=layer) for layer in range(count)])]).layout.xaxis
+    assert axis.tick0 == 0 and isinstance(axis.dtick, int)
+    assert -(-count // axis.dtick) <= 32
