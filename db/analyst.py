@@ -23,6 +23,7 @@ from psycopg import Connection, pq
 from psycopg.adapt import Transformer
 
 from db import analyst_sessions, analyst_types
+from db.analyst_errors import refusal
 from db.connection import connect, no_connection_left
 from db.roles import ROLE
 from services.contracts.errors import ErrorCode, KeyholeError
@@ -37,9 +38,6 @@ _CHUNK_ROWS = 500
 _CHUNK_BYTES = 24 * 2**20
 _CANCEL_GRACE_S = 2.0  # between cancelling and terminating
 _ROOM_WAIT_S = 2.0  # for a connection, where all are taken
-_INSUFFICIENT_RESOURCES = "53"  # SQLSTATE class: memory, disk, temporary files, connections
-# Not the statement's fault: sessions that the server, or Keyhole for their memory or time, ended.
-_ENDED = (psycopg.errors.AdminShutdown, psycopg.errors.CrashShutdown, psycopg.errors.CannotConnectNow)
 _TERMINAL = {pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY, pq.ExecStatus.TUPLES_OK}
 
 
@@ -124,7 +122,7 @@ class _Session:
             self._conn.execute("SELECT set_config('statement_timeout', %s, true)", (f"{timeout_s + 5:.3f}s",))
         except psycopg.Error as error:
             self._conn.close()
-            raise _refusal(error) from error
+            raise refusal(error) from error
         self._watch = threading.Thread(target=self._end_when_overdue, name="keyhole-sql-watch", daemon=True)
         self._watch.start()
 
@@ -215,7 +213,7 @@ class _Session:
                 f"The statement ran into the time limit of {self._timeout_s:g} s.",
                 "Ask for one job_id, use a summary view, or export the tables and work on the files.",
             )
-        return _refusal(error)
+        return refusal(error)
 
 
 def _connected(url: str, owner: OwnerConnections, timeout_s: float) -> Connection:
@@ -246,32 +244,6 @@ def _connected(url: str, owner: OwnerConnections, timeout_s: float) -> Connectio
                 f"The database gives no connection to the role {ROLE}.",
                 "Try again; if it persists, the API's log says why; `keyhole migrate` puts the role back.",
             ) from error
-
-
-def _refusal(error: psycopg.Error) -> KeyholeError:
-    """What PostgreSQL said, as a KeyholeError."""
-    diagnosis = error.diag
-    state = diagnosis.sqlstate
-    if state is None and isinstance(error, psycopg.OperationalError):
-        _log.warning("connection as analyst lost", error=str(error).strip())
-        return KeyholeError(ErrorCode.UNAVAILABLE, "The connection to the database was lost.", "Try again.")
-    message = diagnosis.message_primary or str(error).strip()
-    if diagnosis.message_detail:
-        message += f" ({diagnosis.message_detail})"
-    if diagnosis.statement_position:
-        message += f" at character {diagnosis.statement_position}"
-    hint = diagnosis.message_hint or ""
-    if isinstance(error, _ENDED):
-        return KeyholeError(ErrorCode.UNAVAILABLE, message, "Try again, and ask for less at once.")
-    if isinstance(error, psycopg.errors.ConfigurationLimitExceeded):
-        hint = "The statement sorts, joins or makes up too much at once: filter by job_id, layer or head first."
-    if state is not None and state.startswith(_INSUFFICIENT_RESOURCES):
-        return KeyholeError(ErrorCode.SQL_LIMIT, message, hint or "Ask for less at once.")
-    if isinstance(error, psycopg.errors.InsufficientPrivilege) and not hint:
-        hint = "Analysts read the views of the schema analysis; docs/sql.md lists them."
-    return KeyholeError(
-        ErrorCode.SQL_REFUSED, message, hint or "docs/sql.md has the views, their columns and examples."
-    )
 
 
 def _waiting_bytes(descriptor: int) -> int:
