@@ -7,6 +7,7 @@ from psycopg import Connection
 
 TOKEN_SCHEMA = pa.schema(
     [
+        pa.field("job_id", pa.int32(), nullable=False),
         pa.field("sequence", pa.int32(), nullable=False),
         pa.field("position", pa.int32(), nullable=False),
         pa.field("token_id", pa.int32(), nullable=False),

@@ -1,5 +1,6 @@
 """Wait for a job on the command line: bar on stderr, the result on stdout, the exit code of how it ended."""
 
+import sys
 from typing import TYPE_CHECKING
 
 import typer
@@ -19,8 +20,11 @@ def wait(job: "Job", *, json: bool) -> None:
     """Wait for the job's end and tell of it. Ctrl-C stops the waiting, not the job."""
     from services.client import JobCancelled, JobFailed
 
+    if not job.state.terminal:
+        output.message(f"Job {job.id} is {job.state}; waiting for it.")
     try:
-        job.wait()
+        follow(job)
+        job.wait(progress=False)
     except (JobFailed, JobCancelled):
         pass  # told below, from the job itself
     except KeyboardInterrupt:
@@ -34,6 +38,19 @@ def wait(job: "Job", *, json: bool) -> None:
     else:
         output.data(ending(job.detail))
     raise typer.Exit(_CODES.get(job.state, ExitCode.OK))
+
+
+def follow(job: "Job") -> None:
+    """Until the job has ended: a bar on a terminal; elsewhere, in a log say, a line for each thing that happens."""
+    if sys.stderr.isatty():
+        job.wait()
+        return
+    for event in job.events() if not job.state.terminal else ():
+        if event.type == "progress":
+            text = f"{event.data['shards_done']} of {event.data['shards']} shards, {event.data['rows']:,} rows"
+        else:
+            text = str(event.data.get("phase") or event.type).replace("_", " ")
+        output.message(f"  {event.at.astimezone():%H:%M:%S} {text}")
 
 
 def ending(job: JobDetail) -> str:

@@ -31,7 +31,10 @@ _SUMMARY_TYPES = {
     "n_undefined": pa.int64(),
     "histogram": pa.list_(pa.int64()),
 }
-SUMMARY_SCHEMA = pa.schema([(name, _SUMMARY_TYPES.get(name, pa.float64())) for name in SummaryRow.model_fields])
+SUMMARY_SCHEMA = pa.schema(
+    [("job_id", pa.int32()), ("level", pa.string())]
+    + [(name, _SUMMARY_TYPES.get(name, pa.float64())) for name in SummaryRow.model_fields]
+)
 
 
 def export(connection: Connection, job: "Job", folder: Path) -> Path:
@@ -41,7 +44,11 @@ def export(connection: Connection, job: "Job", folder: Path) -> Path:
     """
     if job.refresh().state is not JobState.SUCCEEDED:
         raise KeyholeError(
-            ErrorCode.CONFLICT, f"Job {job.id} is {job.state}; only a job that succeeded is exported.", "Wait for it."
+            ErrorCode.CONFLICT,
+            f"Job {job.id} is {job.state}; only a job that succeeded is exported.",
+            f"See why: keyhole job {job.id}   Queue it again: keyhole retry {job.id}"
+            if job.state.terminal
+            else f"Wait for it: keyhole logs {job.id} --follow",
         )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)  # an older one must not vouch for files half replaced
@@ -56,7 +63,8 @@ def export(connection: Connection, job: "Job", folder: Path) -> Path:
         raise KeyholeError(
             ErrorCode.UNAVAILABLE, f"Job {job.id} has {stored:,} rows, but {arrived:,} arrived.", "Export it again."
         )
-    summary = pa.RecordBatch.from_pylist([row.model_dump() for row in job.summary_rows()], schema=SUMMARY_SCHEMA)
+    rows = [{"job_id": job.id, "level": row.level} | row.model_dump() for row in job.summary_rows()]
+    summary = pa.RecordBatch.from_pylist(rows, schema=SUMMARY_SCHEMA)
     files.append(_write(folder, "summary", SUMMARY_SCHEMA, [summary]))
     manifest = {
         "exported_at": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -157,6 +157,13 @@ class SummaryRow(BaseModel):
     histogram_width: float
     histogram: list[int]
 
+    @property
+    def level(self) -> Literal["head", "layer", "job"]:
+        """Whether the row speaks of one head, of all heads of a layer, or of the whole model."""
+        if self.layer is None:
+            return "job"
+        return "layer" if self.head is None else "head"
+
 
 class KindView(BaseModel):
     name: str

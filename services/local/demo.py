@@ -6,7 +6,7 @@ python -m services.local.demo           needs a running stack (`keyhole up`)
 import sys
 from typing import Any
 
-from services.cli import output
+from services.cli import output, waiting
 from services.client import Job, Keyhole
 from services.contracts.errors import KeyholeError
 from services.contracts.settings import settings
@@ -38,7 +38,8 @@ def main() -> int:
         with Keyhole() as keyhole:
             job = keyhole.submit(KIND, model=MODEL, dataset=DATASET, **PARAMETERS)
             _announce(job)
-            _follow(job)
+            waiting.follow(job)
+            job.wait(progress=False)
             _show(keyhole, job)
     except KeyholeError as error:
         output.message(f"Error: {error}")
@@ -57,18 +58,6 @@ def _announce(job: Job) -> None:
         output.message(f"Job {job.id} is at work on {what} already; following it.")
     else:
         output.message(f"Submitted job {job.id}: {what}")
-
-
-def _follow(job: Job) -> None:
-    """A bar on a terminal; elsewhere, in a log say, a line for each thing that happens."""
-    if not sys.stderr.isatty() and not job.state.terminal:
-        for event in job.events():
-            if event.type == "progress":
-                text = f"{event.data['shards_done']} of {event.data['shards']} shards, {event.data['rows']:,} rows"
-            else:
-                text = str(event.data.get("phase") or event.type)
-            output.message(f"  {event.at.astimezone():%H:%M:%S} {text}")
-    job.wait()
 
 
 def _show(keyhole: Keyhole, job: Job) -> None:
