@@ -17,7 +17,7 @@ from services.contracts.settings import Settings
 from services.contracts.settings import settings as environment_settings
 
 _DESCRIPTION = """
-Submit probes and training jobs, follow them, and read what they measured.
+Submit jobs, follow them, and read what they measured.
 Every error is an RFC 9457 problem (`application/problem+json`) with a `code`, a `hint` and the `request_id`.
 Everything but health needs a token: `Authorization: Bearer kh_…`.
 """
