@@ -44,7 +44,7 @@ def job_list() -> None:
 def _filters() -> Filters:
     with reading() as conn:
         models = queries.models(conn)
-    text, kind, state, model = st.columns([3, 2, 2, 3])
+    text, kind, state, model = st.columns([3, 2, 2, 5])
     values = {
         "text": text.text_input(
             "Search",
