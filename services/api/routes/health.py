@@ -1,5 +1,7 @@
 """/v1/health: whether the process lives, and whether it can do its work. The only routes without a token."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import psycopg
@@ -9,6 +11,7 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 from pydantic import BaseModel
 
 from db import migrate
+from db.connection import connect
 from services.api import enqueue
 from services.api.database import Pool, ServerSettings
 from services.contracts.errors import KeyholeError
@@ -41,7 +44,7 @@ def health() -> Health:
 @router.get("/ready", responses={503: {"model": Readiness, "description": "Not ready; each part says why"}})
 def ready(pool: Pool, settings: ServerSettings, response: Response) -> Readiness:
     """Database, schema and broker, each with its state."""
-    database, schema = _database(pool)
+    database, schema = _database(pool, settings)
     answers = enqueue.broker_answers(settings)
     readiness = Readiness(
         ready=database.ok and schema.ok,
@@ -53,12 +56,30 @@ def ready(pool: Pool, settings: ServerSettings, response: Response) -> Readiness
     return readiness
 
 
-def _database(pool: ConnectionPool[Connection[Any]]) -> tuple[Part, Part]:
+def _database(pool: ConnectionPool[Connection[Any]], settings: ServerSettings) -> tuple[Part, Part]:
     try:
-        with pool.connection(timeout=2.0) as conn:
+        with _any_connection(pool, settings) as conn:
             migrate.require_head(conn)
     except KeyholeError as error:
         return Part(ok=True, detail="answers"), Part(ok=False, detail=str(error))
     except (psycopg.Error, PoolTimeout, PoolClosed):
         return Part(ok=False, detail="does not answer"), Part(ok=False, detail="unknown while the database is away")
     return Part(ok=True, detail="answers"), Part(ok=True, detail=migrate.head())
+
+
+@contextmanager
+def _any_connection(pool: ConnectionPool[Connection[Any]], settings: ServerSettings) -> Iterator[Connection[Any]]:
+    """One of the pool's, or while requests have them all one of its own: busy is not unready."""
+    assert settings.database_url is not None  # the pool was opened with it
+    try:
+        conn = pool.getconn(timeout=2.0)
+    except PoolTimeout:
+        with connect(
+            settings.database_url.get_secret_value(), application_name="keyhole-api", connect_timeout=2
+        ) as own:
+            yield own
+        return
+    try:
+        yield conn
+    finally:
+        pool.putconn(conn)

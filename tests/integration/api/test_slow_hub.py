@@ -64,11 +64,13 @@ def test_a_pool_without_a_free_connection_is_told_as_busy_and_not_as_a_dead_data
         pool.timeout = 0.3
         taken = [pool.getconn(timeout=20) for _ in range(pool.max_size)]
         answer = httpx.get(f"{url}/v1/jobs", headers={"Authorization": "Bearer kh_x"}, timeout=20)
+        ready = httpx.get(f"{url}/v1/health/ready", timeout=20)
         for conn in taken:
             pool.putconn(conn)
         assert httpx.get(f"{url}/v1/jobs", headers={"Authorization": "Bearer kh_x"}).status_code == 401
     assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
     assert "busy" in answer.json()["detail"]
+    assert (ready.status_code, ready.json()["ready"]) == (200, True)
     assert answer.headers["Retry-After"]
 
 
