@@ -322,8 +322,11 @@ def test_reaping_ends_overlong_statements_and_idle_transactions_of_direct_sessio
     idle.execute("BEGIN")
     idle.execute("SELECT count(*) FROM job")
     calm.execute("SELECT 1")
+    alive = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s"
     deadline = time.monotonic() + 20
-    while busy.is_alive() and time.monotonic() < deadline:
+    while time.monotonic() < deadline and (
+        busy.is_alive() or owner.execute(alive, (idle.info.backend_pid,)).fetchone() != (0,)
+    ):
         analyst_sessions.reap(owner, 0.5)
         time.sleep(0.1)
     busy.join(1)
@@ -353,6 +356,12 @@ def test_reaping_leaves_owners_and_fresh_statements_alone(
 def _every_connection(database: MigratedDatabase, first: str) -> Iterator[list[psycopg.Connection]]:
     """All that the role may hold, each after this statement."""
     held: list[psycopg.Connection] = []
+    earlier = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'analyst'"
+    deadline = time.monotonic() + 10
+    with database.connect() as owner:
+        while owner.execute(earlier).fetchone() != (0,):  # closed ones still count until their backend is gone
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
     try:
         with pytest.raises(psycopg.OperationalError, match="too many connections for role"):
             for _ in range(100):
