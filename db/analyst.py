@@ -34,7 +34,8 @@ OwnerConnections = Callable[[], AbstractContextManager[Connection]]
 
 _CHUNK_ROWS = 500
 # Received for one chunk of rows. A lower estimate is what can be had: libpq may read more than the kernel held when
-# it was asked. Measured, a value of 900 MB is given up after 60 to 120 MB.
+# it was asked. Measured, a value of 900 MB is given up after 60 to 120 MB, and on a busy machine one of 400 MB may come
+# whole; it is refused then all the same.
 _CHUNK_BYTES = 24 * 2**20
 _CANCEL_GRACE_S = 2.0  # between cancelling and terminating
 _ROOM_WAIT_S = 2.0  # for a connection, where all are taken
@@ -148,11 +149,7 @@ class _Session:
                 select.select([connection.socket], [], [])
                 received += _waiting_bytes(connection.socket)
                 if received > _CHUNK_BYTES:
-                    raise KeyholeError(
-                        ErrorCode.SQL_LIMIT,
-                        f"The rows are too large: more than {_CHUNK_BYTES // 2**20} MB for {_CHUNK_ROWS} rows.",
-                        "Select fewer columns, or shorten long texts with left().",
-                    )
+                    raise _too_large()
                 connection.consume_input()
             result = connection.get_result()
         except psycopg.Error as error:
@@ -180,6 +177,9 @@ class _Session:
                 f"A value cannot be shown: {error}",
                 "Cast the column to text, for example with ::text.",
             ) from error
+        # as text a number can take a quarter of its bytes here; more came while libpq read faster than was counted
+        if sum(each.nbytes for each in arrays) > 4 * _CHUNK_BYTES:
+            raise _too_large()
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def close(self) -> None:
@@ -244,6 +244,14 @@ def _connected(url: str, owner: OwnerConnections, timeout_s: float) -> Connectio
                 f"The database gives no connection to the role {ROLE}.",
                 "Try again; if it persists, the API's log says why; `keyhole migrate` puts the role back.",
             ) from error
+
+
+def _too_large() -> KeyholeError:
+    return KeyholeError(
+        ErrorCode.SQL_LIMIT,
+        f"The rows are too large: more than {_CHUNK_BYTES // 2**20} MB for {_CHUNK_ROWS} rows.",
+        "Select fewer columns, or shorten long texts with left().",
+    )
 
 
 def _waiting_bytes(descriptor: int) -> int:
