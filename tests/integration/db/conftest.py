@@ -1,6 +1,6 @@
 """Jobs and rows made without workers, for tests of the database layer."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import psycopg
@@ -10,17 +10,11 @@ from db import copy, partitions
 from db.repositories import jobs
 from services.contracts.kinds import KINDS
 from services.contracts.states import JobState
-from tests.conftest import MigratedDatabase
+from tests.integration.new_jobs import submission
 
 TABLE = KINDS["gradient_scale"].tables[0]
 Columns = dict[str, np.ndarray]
 NewJob = Callable[..., int]
-
-
-@pytest.fixture
-def conn(database: MigratedDatabase) -> Iterator[psycopg.Connection]:
-    with database.connect() as connection:
-        yield connection
 
 
 @pytest.fixture
@@ -29,26 +23,7 @@ def new_job(conn: psycopg.Connection) -> NewJob:
 
     def insert(columns: Columns | None = None, state: JobState = JobState.RUNNING) -> int:
         with conn.transaction():
-            job_id = jobs.insert(
-                conn,
-                jobs.NewJob(
-                    kind="gradient_scale",
-                    version=1,
-                    queue="probe",
-                    priority=0,
-                    label="a label",
-                    model_source="builtin:smollm2-135m-instruct",
-                    model_identity="model",
-                    dataset_source="builtin:python-docs",
-                    dataset_identity="data",
-                    parameters={"length": 64},
-                    reuse_key="key",
-                    time_limit_s=3600,
-                    max_attempts=3,
-                    submitted_by=None,
-                    shards=[(0, 1)],
-                ),
-            )
+            job_id = jobs.insert(conn, submission())
             jobs.set_state(conn, job_id, state)
             if columns is not None:
                 partitions.create(conn, TABLE.name, job_id)

@@ -185,8 +185,7 @@ def test_a_worker_takes_messages_from_a_broker_with_the_access_rules_of_compose(
         _eventually(lambda: "worker ready" in log.read_text(), log, worker)
         assert announce(Settings(broker_url=guarded_broker), "probe", 1)  # type: ignore[arg-type]  # pydantic converts
         with psycopg.connect(migrated.database_url, autocommit=True) as conn:
-            polled = lambda: [row for row in workers.all_workers(conn) if row.polled_at]  # noqa: E731
-            _eventually(lambda: bool(polled()), log, worker)
+            _eventually(lambda: any(row.polled_at for row in workers.all_workers(conn)), log, worker)
     finally:
         worker.stop(30)
     text = log.read_text()
