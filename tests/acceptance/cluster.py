@@ -34,6 +34,7 @@ from services.local.valkey import EmbeddedValkey
 T = TypeVar("T")
 LEASE_S = 4.0
 VOCABULARY = 256
+STANDARD_SEQUENCES = 200
 
 
 def free_port() -> int:
@@ -187,7 +188,8 @@ class Cluster:
             job_id,
         )[0]
 
-    def submit(self, sequences: int = 60, **parameters: Any) -> Job:
+    def submit(self, sequences: int = STANDARD_SEQUENCES, **parameters: Any) -> Job:
+        """The standard job: one shard a sequence, enough of them that the middle is there to be hit."""
         return self.client().submit(
             "gradient_scale",
             model="path:" + str(self.home / "models" / "tiny"),

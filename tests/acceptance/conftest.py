@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.cluster import Cluster, write_tiny_model, write_tokens
+from tests.acceptance.cluster import STANDARD_SEQUENCES, Cluster, write_tiny_model, write_tokens
 
 
 @pytest.fixture(scope="session")
@@ -31,5 +31,5 @@ def undisturbed(cluster: Cluster) -> tuple[int, str]:
     with cluster.worker():
         job = cluster.submit().wait(progress=False)
     rows, digest = cluster.fingerprint(job.id)
-    assert rows == 4 * 4 * 60 * 30  # layers, heads, sequences, queries 8, 12, …, 124
+    assert rows == 4 * 4 * STANDARD_SEQUENCES * 30  # layers, heads, sequences, queries 8, 12, …, 124
     return rows, digest

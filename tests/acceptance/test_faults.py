@@ -10,7 +10,7 @@ import pytest
 from services.client import JobCancelled, JobFailed
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.kinds import RUN_JOB_TASK
-from tests.acceptance.cluster import LEASE_S, Cluster, Service, eventually
+from tests.acceptance.cluster import LEASE_S, STANDARD_SEQUENCES, Cluster, Service, eventually
 
 Fingerprint = tuple[int, str]
 
@@ -18,7 +18,9 @@ Fingerprint = tuple[int, str]
 def running_child(cluster: Cluster, worker: Service, job_id: int, shards_done: int = 3) -> psutil.Process:
     """The worker's child, once it is in the middle of the job."""
     eventually("some shards are done", lambda: cluster.shards_done(job_id) >= shards_done)
-    return worker.children()[0]
+    child = worker.children()[0]
+    assert cluster.shards_done(job_id) < STANDARD_SEQUENCES, "the job is too short to be disturbed"
+    return child
 
 
 def succeeds(cluster: Cluster, job_id: int) -> None:
@@ -148,14 +150,14 @@ def test_sigterm_gives_the_shards_back_without_a_mark(cluster: Cluster, undistur
 
 def test_two_workers_share_a_job(cluster: Cluster, undisturbed: Fingerprint) -> None:
     with cluster.worker(), cluster.worker():
-        job = cluster.submit(sequences=300)
+        job = cluster.submit(sequences=2 * STANDARD_SEQUENCES)
         succeeds(cluster, job.id)
     attempts = cluster.sql(
         "SELECT count(DISTINCT worker) FROM keyhole.attempt WHERE job_id = %s AND outcome = 'completed'", job.id
     )
     assert attempts == [(2,)]
     shared = cluster.sql("SELECT count(*) FROM keyhole.gradient_scale WHERE job_id = %s", job.id)
-    assert shared == [(undisturbed[0] * 5,)]
+    assert shared == [(undisturbed[0] * 2,)]
 
 
 def test_cancel_while_queued(cluster: Cluster) -> None:

@@ -238,8 +238,7 @@ def test_a_table_as_csv_spells_what_is_not_finite(api, admin):
     stand_in_worker.carry_out(api.database_url, job["id"])
     query = {"format": "csv", "layer": 0, "head": 1, "column": ["query", "log10_d_c"]}
     lines = admin.get(f"/v1/jobs/{job['id']}/tables/gradient_scale", params=query).text.splitlines()
-    assert lines[0] == '"query","log10_d_c"'
-    assert lines[1] == '0,"Infinity"'
+    assert lines[:2] == ["query,log10_d_c", "0,Infinity"]
     assert len(lines) == 1 + 4 * stand_in_worker.QUERIES
 
 
