@@ -31,6 +31,8 @@ def refusal(error: psycopg.Error) -> KeyholeError:
         hint = "The statement sorts, joins or makes up too much at once: filter by job_id, layer or head first."
     if state is not None and state.startswith(_INSUFFICIENT_RESOURCES):
         return KeyholeError(ErrorCode.SQL_LIMIT, message, hint or "Ask for less at once.")
+    if isinstance(error, psycopg.errors.ObjectNotInPrerequisiteState):
+        hint = "Analysts read and change nothing."  # PostgreSQL would advise a trigger on the view
     if isinstance(error, psycopg.errors.InsufficientPrivilege) and not hint:
         hint = "Analysts read the views of the schema analysis; docs/sql.md lists them."
     return KeyholeError(

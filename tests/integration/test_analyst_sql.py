@@ -110,6 +110,12 @@ def test_refused_on_a_connection_made_read_write(module_database: MigratedDataba
         assert not isinstance(raised.value, psycopg.errors.SyntaxError | psycopg.errors.ReadOnlySqlTransaction)
 
 
+def test_changing_a_view_is_not_answered_with_advice_how_to(module_database: MigratedDatabase) -> None:
+    with pytest.raises(KeyholeError) as refused:
+        _run(module_database, "DELETE FROM job")
+    assert "trigger" not in refused.value.hint
+
+
 def test_nothing_is_open_to_the_analyst_beyond_the_views(owner: psycopg.Connection) -> None:
     assert roles.findings(owner) == []
     readable = owner.execute(
