@@ -1,7 +1,7 @@
 """(c) What a submission and a job cost, against one committed INSERT and against a script that does the same work.
 
     keyhole up --detach
-    python benchmarks/jobs.py [--submissions 100] [--jobs 8]
+    python -m benchmarks.jobs [--submissions 100] [--jobs 8]
 
 The script of the comparison loads the same model, measures the same sequence and saves the rows as .npz, one process a
 job, as people do without a service. Both are timed in turn, so that a slow machine is slow for both.
