@@ -12,3 +12,10 @@ from tests.conftest import MigratedDatabase
 def conn(database: MigratedDatabase) -> Iterator[psycopg.Connection]:
     with database.connect() as connection:
         yield connection
+
+
+@pytest.fixture
+def owner(module_database: MigratedDatabase) -> Iterator[psycopg.Connection]:
+    """The same to the database that the tests of a module share."""
+    with module_database.connect() as conn:
+        yield conn
