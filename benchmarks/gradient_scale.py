@@ -29,7 +29,7 @@ from services.contracts.probes.gradient_scale import TABLE, GradientScaleParamet
 from services.contracts.settings import settings
 from workers.data import read_sequences
 from workers.models import LoadedModel, load_model
-from workers.probes import gradient_scale
+from workers.probes import gradient_scale, passes
 
 TARGET_RATIO = 1.15
 
@@ -80,7 +80,7 @@ def serve(mode: str, options: argparse.Namespace, pipe: Connection) -> None:
 
             def work(first: int) -> None:
                 ids = token_set.token_ids[first : first + options.sequences]
-                measurement = gradient_scale.measure(loaded, parameters, ids, first)
+                measurement = passes.measure(gradient_scale.PROBE, loaded, parameters, ids, first)
                 if conn is not None:
                     with conn.transaction():
                         copy.copy_rows(conn, TABLE, job_id, measurement.rows[TABLE.name])

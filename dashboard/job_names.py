@@ -4,16 +4,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dashboard.formats import NOTHING, count, shortened, told_apart
-from dashboard.queries import FinishedJob
+from dashboard.queries.jobs import FinishedJob
 
 _LETTERS = 40  # of a model or data set
 _LABEL_LETTERS = 40
+_PICKED = ("Credit", "Number type", "Sequences", "Length", "Queries")  # told even where all jobs agree
 
 
 def picker_names(jobs: Sequence[FinishedJob]) -> dict[int, str]:
     """By job number: number, label, model, data set and parameters."""
     models = told_apart((job.model for job in jobs), _LETTERS)
     datasets = told_apart((job.dataset for job in jobs), _LETTERS)
+    parameters, differing = _parameters(jobs), differences(jobs)
     return {
         job.job_id: " · ".join(
             [
@@ -21,7 +23,7 @@ def picker_names(jobs: Sequence[FinishedJob]) -> dict[int, str]:
                 *([_label(job)] if job.label else []),
                 models[job.model],
                 datasets[job.dataset],
-                *(words(job) for words in _PARAMETERS.values()),
+                *(words(job) for name, words in parameters.items() if name in _PICKED or name in differing),
             ]
         )
         for job in jobs
@@ -49,7 +51,7 @@ def differences(jobs: Sequence[FinishedJob]) -> dict[str, list[str]]:
         "Model": (lambda job: job.model, lambda job: models[job.model]),
         "Data set": (lambda job: job.dataset, lambda job: datasets[job.dataset]),
     }
-    facets |= {name: (words, words) for name, words in _PARAMETERS.items()}
+    facets |= {name: (words, words) for name, words in _parameters(jobs).items()}
     if len({job.model for job in jobs}) == 1:  # the same path may hold another model today
         facets["Model's contents"] = (lambda job: job.model_identity, lambda job: f"model …{job.model_identity[-7:]}")
     if len({job.dataset for job in jobs}) == 1:
@@ -73,10 +75,38 @@ def _queries(job: FinishedJob) -> str:
     return f"queries {asked['start']}{stop} step {asked['step']}"
 
 
-_PARAMETERS: dict[str, Callable[[FinishedJob], str]] = {
-    "Credit": lambda job: f"credit {job.parameters['credit']}",
-    "Number type": lambda job: job.parameters["dtype"],
-    "Sequences": lambda job: f"{count(job.parameters['sequences'])} sequences",
-    "Length": lambda job: f"length {count(job.parameters['length'])}",
-    "Queries": _queries,
+_WORDS: dict[str, tuple[str, Callable[[FinishedJob], str]]] = {
+    "credit": ("Credit", lambda job: f"credit {job.parameters['credit']}"),
+    "dtype": ("Number type", lambda job: job.parameters["dtype"]),
+    "sequences": ("Sequences", lambda job: f"{count(job.parameters['sequences'])} sequences"),
+    "length": ("Length", lambda job: f"length {count(job.parameters['length'])}"),
+    "queries": ("Queries", _queries),
 }
+_ALIKE = "batch"  # changes no result
+
+
+def _parameters(jobs: Sequence[FinishedJob]) -> dict[str, Callable[[FinishedJob], str]]:
+    """How to put each parameter of these jobs, which are of one kind, into words."""
+    names = dict.fromkeys(name for job in jobs for name in job.parameters if name != _ALIKE)
+    told = [name for name in _WORDS if name in names]
+    return dict(_WORDS[name] for name in told) | {
+        name.replace("_", " ").capitalize(): _teller(name) for name in names if name not in _WORDS
+    }
+
+
+def _teller(name: str) -> Callable[[FinishedJob], str]:
+    def words(job: FinishedJob) -> str:
+        return shortened(f"{name.replace('_', ' ')} {brief(job.parameters.get(name))}", _LETTERS)
+
+    return words
+
+
+def brief(value: Any) -> str:
+    """A parameter's value on one line."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return " ".join(f"{name} {brief(part)}" for name, part in value.items())
+    return ", ".join(map(brief, value)) if isinstance(value, list) else str(value)

@@ -6,7 +6,7 @@ A job that ended and was retried later spent the time between in no phase at all
 from collections.abc import Sequence
 from datetime import datetime
 
-from dashboard.queries import Event
+from dashboard.queries.jobs import Event
 from services.contracts.states import TERMINAL_STATES, JobState
 
 QUEUED, STARTING, CANCELLING = "queued", "starting", "cancelling"

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from psycopg import Connection, errors, sql
 
-from db.partitions import PAGES_PER_RANGE, SCHEMA, bounds
+from db.partitions import PAGES_PER_RANGE, SCHEMA, bounds, index_key
 from services.contracts.kinds import result_tables
 from services.contracts.states import TERMINAL_STATES
 
@@ -164,9 +164,9 @@ def _replace(conn: Connection, table: str, old: Sequence[_Partition], jobs: Sequ
     before = _signature(conn, jobs)
     name = _copy(conn, table, old, jobs)
     relation = sql.Identifier(SCHEMA, name)
-    index = "CREATE INDEX CONCURRENTLY ON {} USING brin (job_id, layer, head, sequence) WITH (pages_per_range = {})"
+    index = "CREATE INDEX CONCURRENTLY ON {} USING brin (job_id, {}) WITH (pages_per_range = {})"
     try:
-        _wait_out(conn, sql.SQL(index).format(relation, sql.Literal(PAGES_PER_RANGE)))
+        _wait_out(conn, sql.SQL(index).format(relation, index_key(table), sql.Literal(PAGES_PER_RANGE)))
         conn.execute(sql.SQL("ANALYZE {}").format(relation))
         with conn.transaction():
             conn.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(f"{_SWAP_WAIT_S}s")))
@@ -199,9 +199,9 @@ def _copy(conn: Connection, table: str, old: Sequence[_Partition], jobs: Sequenc
         holder = {job: partition.name for partition in old for job in partition.jobs}
         for job in sorted(jobs):
             conn.execute(
-                sql.SQL(
-                    "INSERT INTO {} SELECT * FROM {} WHERE job_id = {} ORDER BY layer, head, sequence, query"
-                ).format(new, sql.Identifier(SCHEMA, holder[job]), sql.Literal(job))
+                sql.SQL("INSERT INTO {} SELECT * FROM {} WHERE job_id = {} ORDER BY {}, ctid").format(
+                    new, sql.Identifier(SCHEMA, holder[job]), sql.Literal(job), index_key(table)
+                )
             )
         # Proves the partition's bounds, so that attaching need not read the table under the exclusive lock.
         conn.execute(sql.SQL("ALTER TABLE {} ADD CONSTRAINT bounds CHECK (job_id IN ({}))").format(new, _list(jobs)))

@@ -8,6 +8,7 @@ into common partitions and drops the storage of deleted ones.
 from psycopg import Connection, errors, sql
 
 from services.contracts.errors import ErrorCode, KeyholeError
+from services.contracts.kinds import result_tables
 
 SCHEMA = "keyhole"
 # Rows of a shard lie together, sorted by layer, head and sequence; 16 pages hold about 2,300 of them, some ten heads.
@@ -58,9 +59,13 @@ def finish(conn: Connection, table: str, job_id: int) -> None:
     with conn.transaction():
         conn.execute(
             sql.SQL(
-                "CREATE INDEX IF NOT EXISTS {index} ON {own} USING brin (layer, head, sequence) "
-                "WITH (pages_per_range = {pages})"
-            ).format(index=sql.Identifier(f"{name}_brin"), own=own(table, job_id), pages=sql.Literal(PAGES_PER_RANGE))
+                "CREATE INDEX IF NOT EXISTS {index} ON {own} USING brin ({key}) WITH (pages_per_range = {pages})"
+            ).format(
+                index=sql.Identifier(f"{name}_brin"),
+                own=own(table, job_id),
+                key=index_key(table),
+                pages=sql.Literal(PAGES_PER_RANGE),
+            )
         )
         conn.execute(sql.SQL("ANALYZE {}").format(own(table, job_id)))
 
@@ -88,6 +93,12 @@ def drop(conn: Connection, table: str, job_id: int) -> None:
                 conn.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(before[0])))
         except errors.LockNotAvailable:
             return
+
+
+def index_key(table: str) -> sql.Composed:
+    """Columns of the BRIN index: those by which rows are sorted, but for the query, which varies within a page."""
+    names = [name for name in result_tables()[table].key if name != "query"]
+    return sql.SQL(", ").join(map(sql.Identifier, names))
 
 
 def own(table: str, job_id: int) -> sql.Identifier:

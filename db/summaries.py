@@ -13,25 +13,26 @@ from typing import LiteralString
 
 from psycopg import Connection, sql
 
-from services.contracts.tables import SummaryMetric
+from services.contracts.kinds import result_tables
+from services.contracts.tables import ResultTable, SummaryMetric
 
 # For each sort of a statement; below that they go through files, which took a third longer at 5 million rows.
 _WORK_MEM = "128MB"
 
 # Infinities enter percentile_cont as ±1e300: it interpolates with plain arithmetic, and Infinity - Infinity is NaN.
 # Beyond 1e280 a quantile is an infinity that interpolation diluted; no metric has finite values so large.
-# Layer and head are -1 where all are taken together, since NULLs do not join. The values are not materialized:
-# computing them twice is cheaper than writing them to a file.
+# Layer and head are -32768 where all are taken together, since NULLs do not join; a table may use -1 for all layers.
+# The values are not materialized: computing them twice is cheaper than writing them to a file.
 _COMPUTE = """
 INSERT INTO keyhole.summary (job_id, metric, layer, head, n, n_infinite, n_undefined, mean, sd, minimum,
     q01, q05, q25, median, q75, q95, q99, maximum, histogram_low, histogram_width, histogram)
 WITH metric (number, name, low, width, bins) AS (
     VALUES {metrics}
 ), value AS NOT MATERIALIZED (
-    SELECT layer, head, {values} FROM keyhole.{table} WHERE job_id = {job}
+    SELECT {layer} AS layer, {head} AS head, {values} FROM keyhole.{table} WHERE job_id = {job}
 ), wide AS (
-    SELECT coalesce(layer, -1) AS layer, coalesce(head, -1) AS head, count(*) AS n, {aggregates}
-    FROM value GROUP BY GROUPING SETS ((layer, head), (layer), ())
+    SELECT coalesce(layer, {all}) AS layer, coalesce(head, {all}) AS head, count(*) AS n, {aggregates}
+    FROM value GROUP BY GROUPING SETS ({sets})
 ), statistic AS (
     SELECT layer, head, n, long.*
     FROM wide CROSS JOIN LATERAL (VALUES {columns})
@@ -39,8 +40,8 @@ WITH metric (number, name, low, width, bins) AS (
 ), counted AS (
     {counts}
 ), bin_count AS (
-    SELECT number, coalesce(layer, -1) AS layer, coalesce(head, -1) AS head, bin, sum(n)::bigint AS n
-    FROM counted GROUP BY GROUPING SETS ((number, layer, head, bin), (number, layer, bin), (number, bin))
+    SELECT number, coalesce(layer, {all}) AS layer, coalesce(head, {all}) AS head, bin, sum(n)::bigint AS n
+    FROM counted GROUP BY GROUPING SETS ({sets_of_bins})
 ), histogram AS (
     SELECT number, layer, head, array_agg(coalesce(bin_count.n, 0) ORDER BY bin) AS counts
     FROM (
@@ -52,7 +53,7 @@ WITH metric (number, name, low, width, bins) AS (
         CASE WHEN abs(place) > 1e280 THEN sign(place) * 'Infinity'::float8 ELSE place END ORDER BY index) AS q
     FROM statistic, unnest(raw) WITH ORDINALITY AS unrolled (place, index) GROUP BY number, layer, head
 )
-SELECT {job}, name, nullif(layer, -1), nullif(head, -1), statistic.n, n_infinite, n_undefined, mean, sd, minimum,
+SELECT {job}, name, nullif(layer, {all}), nullif(head, {all}), statistic.n, n_infinite, n_undefined, mean, sd, minimum,
     q[1], q[2], q[3], q[4], q[5], q[6], q[7], maximum, low, width, counts
 FROM statistic JOIN metric USING (number) JOIN histogram USING (number, layer, head)
 LEFT JOIN quantile USING (number, layer, head)
@@ -91,18 +92,37 @@ def compute(conn: Connection, job_id: int, metrics: Iterable[SummaryMetric]) -> 
         for table, of_table in by_table.items():
             names = [metric.name for metric in of_table]
             conn.execute("DELETE FROM keyhole.summary WHERE job_id = %s AND metric = ANY(%s)", (job_id, names))
-            written += conn.execute(_statement(job_id, table, of_table)).rowcount
+            written += conn.execute(_statement(job_id, result_tables()[table], of_table)).rowcount
     return written
 
 
-def _statement(job_id: int, table: str, metrics: list[SummaryMetric]) -> sql.Composed:
+# Levels of a table by how many of layer and head it has; one that it lacks is NULL, and grouped by that. The same with
+# the bins of histograms.
+_SETS = ("(layer, head)", "(layer, head), ()", "(layer, head), (layer), ()")
+_SETS_OF_BINS = (
+    "(number, layer, head, bin)",
+    "(number, layer, head, bin), (number, bin)",
+    "(number, layer, head, bin), (number, layer, bin), (number, bin)",
+)
+_ALL = -32768
+
+
+def _statement(job_id: int, table: ResultTable, metrics: list[SummaryMetric]) -> sql.Composed:
+    has_layer, has_head = "layer" in table.key, "head" in table.key
+    absent = sql.SQL("NULL::smallint")
+
     def repeated(part: LiteralString, separator: LiteralString) -> sql.Composed:
         return sql.SQL(separator).join(
             sql.SQL(part).format(**_names(number, metric)) for number, metric in enumerate(metrics)
         )
 
     return sql.SQL(_COMPUTE).format(
-        table=sql.Identifier(table),
+        table=sql.Identifier(table.name),
+        layer=sql.Identifier("layer") if has_layer else absent,
+        head=sql.Identifier("head") if has_head else absent,
+        all=sql.Literal(_ALL),
+        sets=sql.SQL(_SETS[has_layer + has_head]),
+        sets_of_bins=sql.SQL(_SETS_OF_BINS[has_layer + has_head]),
         job=sql.Literal(job_id),
         metrics=repeated(_METRIC, ", "),
         values=repeated(_VALUE, ", "),

@@ -16,8 +16,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import numpy as np
@@ -34,6 +35,9 @@ from services.contracts.settings import Settings, settings
 from services.contracts.states import AttemptOutcome, JobState
 from workers import log
 from workers.lifecycle import Ledger
+
+if TYPE_CHECKING:
+    from workers.models.loaded import LoadedModel
 
 _BEAT_S = 1.0
 _FREE_AND_RETRY = "Free some, then: keyhole retry ID. Shards that are done are not computed again."
@@ -96,7 +100,9 @@ def _measure(
     from workers.data import read_sequences, vocabulary_texts
     from workers.models import load_model
     from workers.models.memory import estimate_bytes
-    from workers.probes import PROBES
+    from workers.models.others import OtherModels
+    from workers.probes import PROBES, passes
+    from workers.probes.passes import PassProbe
 
     parameters = kind.parameters.model_validate(job.parameters)
 
@@ -106,12 +112,7 @@ def _measure(
     phase("loading model")
     started = time.monotonic()
     loaded = load_model(job.model_source, device=device, dtype=parameters.dtype, settings=configuration)
-    if loaded.identity != job.model_identity:
-        raise KeyholeError(
-            ErrorCode.MODEL_CHANGED,
-            f"The model at {job.model_source} is now {loaded.identity}; submitted was {job.model_identity}.",
-            "Submit the job again to measure the model as it is now.",
-        )
+    _require_unchanged(loaded, job.model_source, job.model_identity)
     phase("reading data")
     token_set = read_sequences(
         job.dataset_source,
@@ -162,14 +163,50 @@ def _measure(
 
     ledger.transact(describe)
     phase("measuring")
+    probe = PROBES[kind.name]
+    others = OtherModels(
+        [
+            partial(_other_model, job.id, other, device, parameters.dtype, configuration, ledger)
+            for other in ledger.transact(lambda conn: jobs.other_models(conn, job.id))
+        ]
+    )
     while (shard := ledger.transact(lambda conn: shards.claim(conn, attempt_token))) is not None:
         tokens = token_set.token_ids[shard.first_sequence : shard.first_sequence + shard.sequences]
-        measurement = PROBES[kind.name](loaded, parameters, tokens, shard.first_sequence)
+        if isinstance(probe, PassProbe):
+            measurement = passes.measure(probe, loaded, parameters, tokens, shard.first_sequence)
+        else:
+            measurement = probe.measure(loaded, parameters, tokens, shard.first_sequence, others)
         try:
             _write(ledger, kind, shard, measurement.rows, measurement.checks)
         except ClaimLostError:
             ledger.transact(lambda conn: counters.increment(conn, "duplicates_refused"))
             return
+
+
+def _require_unchanged(loaded: "LoadedModel", source: str, identity: str) -> None:
+    if loaded.identity != identity:
+        raise KeyholeError(
+            ErrorCode.MODEL_CHANGED,
+            f"The model at {source} is now {loaded.identity}; submitted was {identity}.",
+            "Submit the job again to measure the model as it is now.",
+        )
+
+
+def _other_model(
+    job_id: int, other: jobs.OtherModel, device: str, dtype: str, configuration: Settings, ledger: Ledger
+) -> "LoadedModel":
+    from workers.models import load_model
+
+    loaded = load_model(other.source, device=device, dtype=dtype, settings=configuration)
+    _require_unchanged(loaded, other.source, other.identity)
+
+    def describe(conn: Connection) -> None:
+        architecture = loaded.architecture
+        model_id = models.store(conn, loaded.identity, other.source, architecture.model_type, asdict(architecture))
+        jobs.describe_other_model(conn, job_id, other.number, model_id)
+
+    ledger.transact(describe)
+    return loaded
 
 
 def _write(

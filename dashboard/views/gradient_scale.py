@@ -5,19 +5,14 @@ The address carries what is shown: jobs, statistic, layer, head and the order of
 
 import streamlit as st
 
-from dashboard import queries, url
+from dashboard import url
 from dashboard.charts.head_map import STATISTICS
-from dashboard.connection import reading
-from dashboard.job_names import picker_names
-from dashboard.pages import JOBS
+from dashboard.job_choice import chosen_jobs
 from dashboard.problems import guarded
-from dashboard.queries import FinishedJob
 from dashboard.views.gradient_scale_head import one_head
 from dashboard.views.gradient_scale_model import by_head, by_layer, whole_model
 
 KIND = "gradient_scale"
-MOST_JOBS = 6
-COMMAND = f"keyhole submit {KIND} --model builtin:smollm2-135m-instruct --dataset builtin:python-docs --wait"
 
 
 def page() -> None:
@@ -26,18 +21,8 @@ def page() -> None:
         "How far does the largest value of a query lie above its median? **D\\_a** asks it of the attention weights, "
         "**D\\_c** of the absolute advantages."
     )
-    with reading() as conn:
-        finished = queries.finished_jobs(conn, KIND)
-    if not finished:
-        st.info("No gradient_scale job has succeeded yet. This command submits one:", icon=":material/rocket_launch:")
-        st.code(COMMAND, language="bash")
-        st.page_link(JOBS, label="See the jobs that wait or run", icon=":material/list:")
-        return
-    jobs = _choose({job.job_id: job for job in finished})
+    jobs = chosen_jobs(KIND)
     if not jobs:
-        st.info(
-            "Choose one or more finished jobs above; several are shown side by side.", icon=":material/arrow_upward:"
-        )
         return
     whole_model(jobs)
     st.divider()
@@ -46,29 +31,6 @@ def page() -> None:
     one_head(jobs, chosen)
     st.divider()
     by_layer(jobs)
-
-
-def _choose(finished: dict[int, FinishedJob]) -> list[FinishedJob]:
-    asked = url.integers("jobs")
-    if "jobs" not in st.query_params:
-        asked = [next(iter(finished))]
-    missing = [job_id for job_id in asked if job_id not in finished]
-    if missing:
-        st.warning(
-            f"Without results of this kind, and left out: job {', '.join(map(str, missing))}.",
-            icon=":material/search_off:",
-        )
-    options = list(finished)
-    names = picker_names(list(finished.values()))
-    st.multiselect(
-        "Finished jobs",
-        options,
-        format_func=names.__getitem__,
-        max_selections=MOST_JOBS,
-        placeholder="choose jobs to compare",
-        **url.bind("jobs", asked[:MOST_JOBS], options),
-    )
-    return [finished[job_id] for job_id in asked[:MOST_JOBS] if job_id in finished]
 
 
 def _statistic() -> str:

@@ -7,15 +7,20 @@ from typing import get_args
 import pandas as pd
 import streamlit as st
 
-from dashboard import queries, url
+from dashboard import url
 from dashboard.charts.distributions import Panel, distributions
 from dashboard.connection import reading
+from dashboard.downloads import CHART_CONFIG, sql_and_data
 from dashboard.formats import NOTHING, count, percent, power_of_ten
 from dashboard.job_names import titles
-from dashboard.queries import FinishedJob, HeadRow, Order
+from dashboard.queries import gradient_scale as head_queries
+from dashboard.queries import summaries as summary_queries
+from dashboard.queries.gradient_scale import HeadRow, Order
+from dashboard.queries.jobs import FinishedJob
+from dashboard.queries.text import as_text
 from dashboard.summaries import Summary
 from dashboard.tables import rows_height
-from dashboard.views.gradient_scale_model import CHART_CONFIG, LOG_METRICS, METRICS, sql_and_data
+from dashboard.views.gradient_scale_model import KIND, LOG_METRICS, METRICS
 
 ROWS = 20
 TOKENS_BEFORE = 12
@@ -28,7 +33,9 @@ def one_head(jobs: Sequence[FinishedJob], chosen: tuple[int, int]) -> None:
     _pickers(jobs, layer, head)
     ids = [job.job_id for job in jobs]
     with reading() as conn:
-        found = queries.summaries(conn, queries.ONE_HEAD, jobs=ids, layer=layer, head=head, metrics=METRICS)
+        found = summary_queries.summaries(
+            conn, summary_queries.ONE_HEAD, jobs=ids, layer=layer, head=head, metrics=METRICS
+        )
     with_head = [job for job in jobs if any(s.job_id == job.job_id for s in found)]
     if not with_head:
         st.info(
@@ -58,8 +65,9 @@ def one_head(jobs: Sequence[FinishedJob], chosen: tuple[int, int]) -> None:
         },
     )
     sql_and_data(
+        KIND,
         "head",
-        queries.as_text(queries.ONE_HEAD, jobs=ids, layer=layer, head=head, metrics=METRICS),
+        as_text(summary_queries.ONE_HEAD, jobs=ids, layer=layer, head=head, metrics=METRICS),
         pd.DataFrame([asdict(summary) for summary in found]),
         figure,
     )
@@ -68,7 +76,7 @@ def one_head(jobs: Sequence[FinishedJob], chosen: tuple[int, int]) -> None:
 
 def _pickers(jobs: Sequence[FinishedJob], layer: int, head: int) -> None:
     with reading() as conn:
-        layers, heads = queries.extent(conn, [job.job_id for job in jobs])
+        layers, heads = summary_queries.extent(conn, [job.job_id for job in jobs])
     left, right, _ = st.columns([1, 1, 4])
     with left:
         st.selectbox("Layer", layers, **url.bind("layer", layer, layers))
@@ -127,7 +135,7 @@ def _rows(jobs: Sequence[FinishedJob], layer: int, head: int) -> None:
             )
         job = next(job for job in jobs if job.job_id == picked)
     with reading() as conn:
-        rows = queries.head_rows(conn, job.job_id, layer, head, order, limit=ROWS, before=TOKENS_BEFORE)
+        rows = head_queries.head_rows(conn, job.job_id, layer, head, order, limit=ROWS, before=TOKENS_BEFORE)
     if not rows:
         st.caption("No query of this head has D_c above D_a." if order == "D_c above D_a" else "No rows are stored.")
         return
@@ -147,7 +155,7 @@ def _rows(jobs: Sequence[FinishedJob], layer: int, head: int) -> None:
     )
     values = {"job": job.job_id, "layer": layer, "head": head, "limit": ROWS, "before": TOKENS_BEFORE}
     with st.popover("SQL", icon=":material/database:", type="tertiary"):
-        st.code(queries.as_text(queries.head_rows_sql(order), **values), language="sql")
+        st.code(as_text(head_queries.head_rows_sql(order), **values), language="sql")
 
 
 def _row_table(rows: Sequence[HeadRow]) -> pd.DataFrame:

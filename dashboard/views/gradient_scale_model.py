@@ -1,35 +1,38 @@
 """The parts of the gradient-scale page that show whole models: distributions, heads, layers."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import pandas as pd
-import plotly.graph_objects as go
 import streamlit as st
 
-from dashboard import queries, url
+from dashboard import url
 from dashboard.charts.distributions import Panel, distributions
 from dashboard.charts.head_map import STATISTICS, Cell, HeadMap, head_map
 from dashboard.charts.layers import LayerPanel, layers
 from dashboard.connection import reading
+from dashboard.downloads import CHART_CONFIG, sql_and_data
 from dashboard.formats import NOTHING, count, markdown_text, percent, power_of_ten
 from dashboard.job_names import differences, titles
-from dashboard.queries import FinishedJob, HeadStatistics
+from dashboard.queries import gradient_scale as head_queries
+from dashboard.queries import summaries as summary_queries
+from dashboard.queries.gradient_scale import HeadStatistics
+from dashboard.queries.jobs import FinishedJob
+from dashboard.queries.text import as_text
 from dashboard.summaries import Summary
 from dashboard.tables import rows_height
 
+KIND = "gradient_scale"
 LOG_METRICS = ["log10_d_a", "log10_d_c"]
 METRICS = [*LOG_METRICS, "d_a_exceeds_d_c"]
-CHART_CONFIG = {"displaylogo": False, "displayModeBar": False}
 
 
 def whole_model(jobs: Sequence[FinishedJob]) -> None:
     """Figure 1 with its key figures: one panel per job."""
     ids = [job.job_id for job in jobs]
     with reading() as conn:
-        found = queries.summaries(conn, queries.JOB_SUMMARIES, jobs=ids, metrics=METRICS)
+        found = summary_queries.summaries(conn, summary_queries.JOB_SUMMARIES, jobs=ids, metrics=METRICS)
     by_job = {job_id: {s.metric: s for s in found if s.job_id == job_id} for job_id in ids}
     if len(jobs) == 1:
         _key_figures(by_job[ids[0]])
@@ -53,8 +56,9 @@ def whole_model(jobs: Sequence[FinishedJob]) -> None:
         + _left_out(found)
     )
     sql_and_data(
+        KIND,
         "distributions",
-        queries.as_text(queries.JOB_SUMMARIES, jobs=ids, metrics=METRICS),
+        as_text(summary_queries.JOB_SUMMARIES, jobs=ids, metrics=METRICS),
         pd.DataFrame([asdict(summary) for summary in found]),
         figure,
     )
@@ -120,7 +124,7 @@ def by_head(jobs: Sequence[FinishedJob], statistic_name: str) -> tuple[int, int]
     statistic = STATISTICS[statistic_name]
     ids = [job.job_id for job in jobs]
     with reading() as conn:
-        rows = queries.head_statistics(conn, ids)
+        rows = head_queries.head_statistics(conn, ids)
     names = titles(jobs)
     maps = [
         HeadMap(
@@ -144,7 +148,7 @@ def by_head(jobs: Sequence[FinishedJob], statistic_name: str) -> tuple[int, int]
         + (" Blue: D_a is larger; orange: D_c is larger." if statistic.centre is not None else "")
     )
     sql_and_data(
-        "heads", queries.as_text(queries.HEAD_STATISTICS, jobs=ids), pd.DataFrame([asdict(r) for r in rows]), figure
+        KIND, "heads", as_text(head_queries.HEAD_STATISTICS, jobs=ids), pd.DataFrame([asdict(r) for r in rows]), figure
     )
     return chosen
 
@@ -178,7 +182,7 @@ def by_layer(jobs: Sequence[FinishedJob]) -> None:
     st.subheader("By layer")
     ids = [job.job_id for job in jobs]
     with reading() as conn:
-        found = queries.summaries(conn, queries.LAYER_SUMMARIES, jobs=ids, metrics=METRICS)
+        found = summary_queries.summaries(conn, summary_queries.LAYER_SUMMARIES, jobs=ids, metrics=METRICS)
     names = titles(jobs)
     panels = [
         LayerPanel(names[job.job_id], [s for s in found if s.job_id == job.job_id and s.metric in LOG_METRICS])
@@ -208,8 +212,9 @@ def by_layer(jobs: Sequence[FinishedJob]) -> None:
         },
     )
     sql_and_data(
+        KIND,
         "layers",
-        queries.as_text(queries.LAYER_SUMMARIES, jobs=ids, metrics=METRICS),
+        as_text(summary_queries.LAYER_SUMMARIES, jobs=ids, metrics=METRICS),
         pd.DataFrame([asdict(summary) for summary in found]),
         figure,
     )
@@ -233,33 +238,3 @@ def _layer_table(jobs: Sequence[FinishedJob], found: Sequence[Summary]) -> pd.Da
                 }
             )
     return pd.DataFrame(rows)
-
-
-def sql_and_data(name: str, sql: str, data: pd.DataFrame, figure: go.Figure) -> None:
-    """The statement that gave a figure, its rows as CSV, and the figure itself as JSON for plotly."""
-    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-        with st.popover("SQL", icon=":material/database:", type="tertiary"):
-            st.caption("Run it with `keyhole sql` or in `keyhole psql`.")
-            st.code(sql, language="sql")
-        st.download_button(
-            "CSV",
-            data.to_csv(index=False),
-            file_name=f"gradient-scale-{name}.csv",
-            mime="text/csv",
-            icon=":material/download:",
-            on_click="ignore",
-            type="tertiary",
-            key=f"csv_{name}",
-            help="the rows behind this figure",
-        )
-        st.download_button(
-            "Figure data",
-            lambda: json.dumps(figure.to_plotly_json(), default=str),
-            file_name=f"gradient-scale-{name}.json",
-            mime="application/json",
-            icon=":material/download:",
-            on_click="ignore",
-            type="tertiary",
-            key=f"json_{name}",
-            help="the figure as plotly JSON",
-        )

@@ -8,7 +8,7 @@ import os
 import streamlit as st
 
 from dashboard.problems import show
-from dashboard.queries import Job
+from dashboard.queries.jobs import Job
 from services.client import Keyhole
 from services.contracts.errors import KeyholeError
 from services.contracts.states import JobState

@@ -7,13 +7,13 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dashboard import queries
 from dashboard.connection import reading
 from dashboard.formats import NOTHING, count, duration, markdown_text, markdown_words, moment, shortened
 from dashboard.pages import JOBS, RESULTS
 from dashboard.phases import EVENT_TYPES, QUEUED, phase_marks, phase_seconds
 from dashboard.problems import show
-from dashboard.queries import Attempt, Event, Job
+from dashboard.queries import jobs as job_queries
+from dashboard.queries.jobs import Attempt, Event, Job
 from dashboard.tables import nested, table
 from dashboard.views.job_actions import actions
 from dashboard.views.job_list import RENEW_S, STATE_COLOURS
@@ -25,7 +25,7 @@ from services.contracts.states import TERMINAL_STATES, JobState
 def job_detail(job_id: int) -> None:
     st.page_link(JOBS, label="All jobs", icon=":material/arrow_back:", query_params={})
     with reading() as conn:
-        job = queries.job(conn, job_id)
+        job = job_queries.job(conn, job_id)
     if job is None:
         st.title(f"Job {job_id}")
         st.warning(f"There is no job {job_id}. It may have been deleted.", icon=":material/search_off:")
@@ -48,10 +48,10 @@ def job_detail(job_id: int) -> None:
 def _live(job_id: int, state_before: str) -> None:
     try:
         with reading() as conn:
-            job = queries.job(conn, job_id)
-            attempts = queries.attempts(conn, job_id)
-            events = queries.events(conn, job_id)
-            marks = phase_marks(job.created_at, queries.events_of_types(conn, job_id, EVENT_TYPES)) if job else []
+            job = job_queries.job(conn, job_id)
+            attempts = job_queries.attempts(conn, job_id)
+            events = job_queries.events(conn, job_id)
+            marks = phase_marks(job.created_at, job_queries.events_of_types(conn, job_id, EVENT_TYPES)) if job else []
     except KeyholeError as error:
         show(error)
         return
@@ -188,7 +188,7 @@ def _attempts(attempts: Sequence[Attempt], job: Job) -> None:
 
 
 def _history(events: Sequence[Event]) -> None:
-    if len(events) == queries.LATEST_EVENTS:
+    if len(events) == job_queries.LATEST_EVENTS:
         st.caption(f"The latest {len(events)} events. All of them: `analysis.job_event` in `keyhole sql`.")
     st.dataframe(
         pd.DataFrame(

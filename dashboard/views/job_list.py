@@ -6,12 +6,13 @@ from dataclasses import asdict
 import pandas as pd
 import streamlit as st
 
-from dashboard import queries, url
+from dashboard import url
 from dashboard.connection import reading
 from dashboard.formats import NOTHING, count, duration, told_apart
 from dashboard.pages import JOBS
 from dashboard.problems import show
-from dashboard.queries import Filters, JobLine
+from dashboard.queries import jobs as job_queries
+from dashboard.queries.jobs import Filters, JobLine
 from services.contracts.errors import KeyholeError
 from services.contracts.kinds import KINDS
 from services.contracts.states import JobState
@@ -43,7 +44,7 @@ def job_list() -> None:
 
 def _filters() -> Filters:
     with reading() as conn:
-        models = queries.models(conn)
+        models = job_queries.models(conn)
     text, kind, state, model = st.columns([3, 2, 2, 5])
     values = {
         "text": text.text_input(
@@ -83,8 +84,8 @@ def _live(filters: Filters) -> None:
     """The part that renews itself. A failing database leaves a sentence, and the next run tries again."""
     try:
         with reading() as conn:
-            counts = queries.state_counts(conn)
-            page = queries.job_page(
+            counts = job_queries.state_counts(conn)
+            page = job_queries.job_page(
                 conn, filters, before=url.integer("before"), after=url.integer("after"), limit=PAGE_ROWS
             )
     except KeyholeError as error:
@@ -175,7 +176,7 @@ def _table(lines: list[JobLine]) -> None:
     st.caption("Click a row to open the job, with its label, model and data set in full.")
 
 
-def _cursors(page: queries.Page) -> None:
+def _cursors(page: job_queries.Page) -> None:
     if not (page.older or page.newer):
         return
     with st.container(horizontal=True, gap="small"):
@@ -216,4 +217,4 @@ def _downloads(filters: Filters) -> None:
 
 def _records(filters: Filters) -> list[dict[str, object]]:
     with reading() as conn:
-        return [asdict(line) for line in queries.job_page(conn, filters, limit=DOWNLOAD_ROWS).lines]
+        return [asdict(line) for line in job_queries.job_page(conn, filters, limit=DOWNLOAD_ROWS).lines]

@@ -33,6 +33,9 @@ class NewJob:
     max_attempts: int
     submitted_by: int | None
     shards: Sequence[tuple[int, int]]  # (first sequence, number of sequences) of each
+    other_models: Sequence[tuple[str, str]] = ()  # (source, identity) of those besides the first
+    pass_key: str | None = None
+    pass_credit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class JobRow:
     started_at: datetime | None
     finished_at: datetime | None
     hinted_at: datetime | None
+    pass_key: str | None
+    pass_credit: str | None
     # joined
     live_attempts: int
     submitted_by_name: str | None
@@ -111,8 +116,9 @@ def insert(conn: Connection, job: NewJob) -> int:
     row = conn.execute(
         """
         INSERT INTO keyhole.job (kind, version, queue, priority, label, model_source, model_identity, dataset_source,
-            dataset_identity, parameters, reuse_key, time_limit_s, max_attempts, submitted_by, shards)
-        VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) RETURNING id
+            dataset_identity, parameters, reuse_key, time_limit_s, max_attempts, submitted_by, shards, pass_key,
+            pass_credit)
+        VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) RETURNING id
         """,
         (
             job.kind,
@@ -130,6 +136,8 @@ def insert(conn: Connection, job: NewJob) -> int:
             job.max_attempts,
             job.submitted_by,
             len(job.shards),
+            job.pass_key,
+            job.pass_credit,
         ),
     ).fetchone()
     assert row is not None
@@ -142,6 +150,8 @@ def insert(conn: Connection, job: NewJob) -> int:
         """,
         (job_id, [first for first, _ in job.shards], [count for _, count in job.shards]),
     )
+    for number, (source, identity) in enumerate(job.other_models):
+        conn.execute("INSERT INTO keyhole.job_model VALUES (%s, %s, %s, %s)", (job_id, number, source, identity))
     events.append(conn, job_id, "queued", {"shards": len(job.shards)})
     return job_id
 
@@ -166,6 +176,28 @@ def reusable(conn: Connection, reuse_key: str) -> int | None:
 def get(conn: Connection, job_id: int) -> JobRow | None:
     with conn.cursor(row_factory=class_row(JobRow)) as cursor:
         return cursor.execute(_SELECT + "WHERE job.id = %s", (job_id,)).fetchone()
+
+
+@dataclass(frozen=True)
+class OtherModel:
+    number: int
+    source: str
+    identity: str
+
+
+def other_models(conn: Connection, job_id: int) -> list[OtherModel]:
+    """The models that the job reads besides its first."""
+    with conn.cursor(row_factory=class_row(OtherModel)) as cursor:
+        return cursor.execute(
+            "SELECT number, source, identity FROM keyhole.job_model WHERE job_id = %s ORDER BY number", (job_id,)
+        ).fetchall()
+
+
+def describe_other_model(conn: Connection, job_id: int, number: int, model_id: int) -> None:
+    """Store which model a worker loaded."""
+    conn.execute(
+        "UPDATE keyhole.job_model SET model_id = %s WHERE job_id = %s AND number = %s", (model_id, job_id, number)
+    )
 
 
 def page(conn: Connection, condition: JobFilter, *, before_id: int | None, limit: int) -> list[JobRow]:

@@ -5,6 +5,8 @@ that answer other requests, so submissions wait here, for their turn and no long
 """
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
@@ -27,13 +29,22 @@ class Turns:
     threads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(2 * AT_ONCE))
 
 
-async def resolve(turns: Turns, model: str, dataset: str, settings: Settings) -> tuple[ResolvedModel, ResolvedDataset]:
-    """Model and dataset as they are now; raises KeyholeError: what resolving raises, or unavailable when it is busy."""
-    on_hub = any(source.strip().startswith("hf:") for source in (model, dataset))
-    turn = turns.hub if on_hub else turns.files
+async def resolve(
+    turns: Turns, models: Sequence[str], dataset: str, settings: Settings
+) -> tuple[list[ResolvedModel], ResolvedDataset]:
+    """Models and dataset as they are now; raises KeyholeError: what resolving raises, or unavailable when busy."""
+    on_hub = any(source.strip().startswith("hf:") for source in (*models, dataset))
+    async with turn(turns, on_hub=on_hub):
+        return await anyio.to_thread.run_sync(_resolve, models, dataset, settings, limiter=turns.threads)
+
+
+@asynccontextmanager
+async def turn(turns: Turns, *, on_hub: bool) -> AsyncIterator[None]:
+    """One's turn to resolve; raises KeyholeError (unavailable) when none comes for a while."""
+    semaphore = turns.hub if on_hub else turns.files
     try:
         async with asyncio.timeout(WAIT_S):
-            await turn.acquire()
+            await semaphore.acquire()
     except TimeoutError as error:
         raise KeyholeError(
             ErrorCode.UNAVAILABLE,
@@ -43,10 +54,10 @@ async def resolve(turns: Turns, model: str, dataset: str, settings: Settings) ->
             else "Submit again in a moment, with the same idempotency key if you gave one.",
         ) from error
     try:
-        return await anyio.to_thread.run_sync(_resolve, model, dataset, settings, limiter=turns.threads)
+        yield
     finally:
-        turn.release()
+        semaphore.release()
 
 
-def _resolve(model: str, dataset: str, settings: Settings) -> tuple[ResolvedModel, ResolvedDataset]:
-    return resolve_model(model, settings), resolve_dataset(dataset, settings)
+def _resolve(models: Sequence[str], dataset: str, settings: Settings) -> tuple[list[ResolvedModel], ResolvedDataset]:
+    return [resolve_model(model, settings) for model in models], resolve_dataset(dataset, settings)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,8 +52,10 @@ async def submit(
         earlier = await run_in_threadpool(_repeated, pool, request)
         if earlier is not None:
             return Submitted(earlier, reused=True)
-    model, dataset = await resolving.resolve(turns, body.model, body.dataset, settings)
-    refuse_too_long(model, body.parameters)
+    sources = [body.model, *body.parameters.other_models()]
+    (model, *others), dataset = await resolving.resolve(turns, sources, body.dataset, settings)
+    for each in (model, *others):
+        refuse_too_long(each, body.parameters)
     kind = KINDS[body.kind]
     parameters = body.parameters.model_dump(mode="json")
     new = jobs.NewJob(
@@ -66,11 +69,14 @@ async def submit(
         dataset_source=dataset.source,
         dataset_identity=dataset.identity,
         parameters=parameters,
-        reuse_key=reuse_key(kind, parameters, model.identity, dataset.identity),
+        reuse_key=reuse_key(kind, parameters, [model.identity, *(each.identity for each in others)], dataset.identity),
         time_limit_s=body.time_limit_s,
         max_attempts=settings.life.max_attempts,
         submitted_by=token_id,
         shards=shards(body.parameters),
+        other_models=[(each.source, each.identity) for each in others],
+        pass_key=pass_key(kind, body.parameters, model.identity, dataset.identity),
+        pass_credit=getattr(body.parameters, "credit", None) if kind.watches == "backward" else None,
     )
     submitted = await run_in_threadpool(_store, pool, new, request, body.force)
     if not submitted.reused:
@@ -108,9 +114,17 @@ def _store(pool: ConnectionPool[Connection[Any]], new: jobs.NewJob, request: _Re
     return Submitted(job_id, reused=found is not None)
 
 
-def reuse_key(kind: Kind, parameters: dict[str, Any], model_identity: str, dataset_identity: str) -> str:
-    """SHA-256 over all that determines a result: equal keys mean equal numbers."""
-    return _digest([kind.name, kind.version, parameters, model_identity, dataset_identity]).hex()
+def reuse_key(kind: Kind, parameters: dict[str, Any], models: Sequence[str], dataset: str) -> str:
+    """SHA-256 over all that determines a result: equal keys mean equal numbers. Models and data set by identity."""
+    return _digest([kind.name, kind.version, parameters, *models, dataset]).hex()
+
+
+def pass_key(kind: Kind, parameters: ProbeParameters, model: str, dataset: str) -> str | None:
+    """SHA-256 over all that jobs must share to be measured in the same passes; None for kinds that run their own."""
+    if kind.watches is None:
+        return None
+    shared = (parameters.sequences, parameters.length, parameters.batch, parameters.dtype)
+    return _digest([model, dataset, *shared, parameters.shard_sequences()]).hex()
 
 
 def shards(parameters: ProbeParameters) -> list[tuple[int, int]]:

@@ -9,6 +9,7 @@ from services.contracts.probes.common import ProbeParameters
 from services.contracts.tables import ResultTable, SummaryMetric
 
 Queue = Literal["probe", "training"]
+Watches = Literal["forward", "backward"]
 QUEUES: tuple[Queue, ...] = ("probe", "training")
 RUN_JOB_TASK = "keyhole.run_job"  # the Celery task; its message carries a job id and nothing else
 
@@ -22,6 +23,8 @@ class Kind:
     parameters: type[ProbeParameters]
     tables: tuple[ResultTable, ...]
     metrics: tuple[SummaryMetric, ...]
+    # the passes that its jobs watch and share with others on the same model and tokens; none if they run their own
+    watches: Watches | None = None
 
 
 KINDS: dict[str, Kind] = {
@@ -35,6 +38,7 @@ KINDS: dict[str, Kind] = {
             parameters=gradient_scale.GradientScaleParameters,
             tables=(gradient_scale.TABLE,),
             metrics=gradient_scale.METRICS,
+            watches="backward",
         ),
     )
 }
@@ -50,5 +54,5 @@ def kind_named(name: str) -> Kind:
 
 
 def result_tables() -> dict[str, ResultTable]:
-    """All per-query tables by name."""
+    """All result tables by name."""
     return {table.name: table for kind in KINDS.values() for table in kind.tables}

@@ -15,16 +15,27 @@ class Column:
 
 @dataclass(frozen=True)
 class ResultTable:
-    """A per-query table, partitioned by job. ``columns`` are in table order and start with STATISTIC_KEY."""
+    """A table of rows that jobs measure, partitioned by job.
+
+    ``columns`` are in table order: JOB first, then those of LAYER, HEAD, SEQUENCE and QUERY that the table has, in
+    this order, then the rest. Every shard writes its rows sorted by them.
+    """
 
     name: str
     comment: str
     columns: tuple[Column, ...]
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Which of layer, head, sequence and query a row speaks of."""
+        return tuple(column.name for column in self.columns if column in STATISTIC_KEY[1:])
+
 
 @dataclass(frozen=True)
 class SummaryMetric:
     """One metric of ``summary``: an SQL expression over a result table, and the fixed bins of its histogram.
+
+    Of a table without heads there are summaries by layer and for the job; without layers, for the job alone.
 
     Bins are ``low + k * width`` for k < bins; values outside are counted in the first or last bin, so that
     histograms of different jobs can be added and compared.
@@ -41,10 +52,9 @@ class SummaryMetric:
 
 TOKEN_TABLE = "token"  # noqa: S105  # a table of text tokens; beside the tables of its kind every job has this one: the text behind (sequence, query)
 
-STATISTIC_KEY = (
-    Column("job_id", "int4", "the job that measured the row"),
-    Column("layer", "int2", "layer, 0-based"),
-    Column("head", "int2", "query head, 0-based"),
-    Column("sequence", "int4", "sequence of the job's data set, 0-based"),
-    Column("query", "int4", "position of the query in its sequence, 0-based; it sees keys 0 to query"),
-)
+JOB = Column("job_id", "int4", "the job that measured the row")
+LAYER = Column("layer", "int2", "layer, 0-based")
+HEAD = Column("head", "int2", "query head, 0-based")
+SEQUENCE = Column("sequence", "int4", "sequence of the job's data set, 0-based")
+QUERY = Column("query", "int4", "position of the query in its sequence, 0-based; it sees keys 0 to query")
+STATISTIC_KEY = (JOB, LAYER, HEAD, SEQUENCE, QUERY)

@@ -6,9 +6,9 @@ import psycopg
 import pytest
 
 from services.contracts.kinds import KINDS, Kind
-from services.contracts.tables import STATISTIC_KEY
 from tests.conftest import MigratedDatabase
 from workers.probes import PROBES
+from workers.probes.passes import PassProbe
 
 ROOT = Path(__file__).resolve().parents[2]
 TYPE_NAMES = {
@@ -43,6 +43,14 @@ def test_a_kind_can_be_computed_with_its_default_parameters(kind: Kind) -> None:
 
 
 @every_kind
+def test_a_kind_watches_the_passes_that_its_computation_needs(kind: Kind) -> None:
+    probe = PROBES[kind.name]
+    needs = ("backward" if probe.backward else "forward") if isinstance(probe, PassProbe) else None
+    assert kind.watches == needs
+    assert (kind.watches == "backward") == ("credit" in kind.parameters.model_fields and needs is not None)
+
+
+@every_kind
 def test_parameters_are_described_for_those_who_submit(kind: Kind) -> None:
     schema = kind.parameters.model_json_schema()
     nameless = [name for name, field in schema["properties"].items() if not field.get("description")]
@@ -53,7 +61,8 @@ def test_parameters_are_described_for_those_who_submit(kind: Kind) -> None:
 def test_tables_in_the_database_are_those_of_the_contracts(kind: Kind, module_database: MigratedDatabase) -> None:
     with module_database.connect() as conn:
         for table in kind.tables:
-            assert table.columns[: len(STATISTIC_KEY)] == STATISTIC_KEY
+            assert [column.name for column in table.columns[: len(table.key) + 1]] == ["job_id", *table.key]
+            assert "sequence" in table.key
             assert _columns(conn, "keyhole", table.name) == [(c.name, TYPE_NAMES[c.type]) for c in table.columns]
             assert _columns(conn, "analysis", table.name) == [(c.name, TYPE_NAMES[c.type]) for c in table.columns]
 

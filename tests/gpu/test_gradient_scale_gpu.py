@@ -10,7 +10,7 @@ from tests.unit.workers import reference
 from tests.unit.workers.families import FAMILIES, HEADS, LAYERS, tiny, tokens
 from workers.attention import parity
 from workers.models.loaded import LoadedModel, describe
-from workers.probes import gradient_scale
+from workers.probes import gradient_scale, passes
 
 pytestmark = [
     pytest.mark.gpu,
@@ -26,7 +26,7 @@ def _measure(family: str, device: str, dtype: torch.dtype, credit: Credit) -> tu
     parameters = GradientScaleParameters(
         sequences=2, length=LENGTH, batch=2, credit=credit, queries=QueryRange(start=0, step=1)
     )
-    columns = gradient_scale.measure(ready, parameters, ids.numpy(), 0).rows[TABLE.name]
+    columns = passes.measure(gradient_scale.PROBE, ready, parameters, ids.numpy(), 0).rows[TABLE.name]
     shape = (LAYERS, HEADS, 2, LENGTH)
     return columns["log10_d_a"].reshape(shape), columns["log10_d_c"].reshape(shape)
 

@@ -6,7 +6,7 @@ Axes: query heads ``head``, key/value heads ``kv_head``; query head h uses key/v
 from dataclasses import dataclass
 
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
 Queries = Float[Tensor, "batch head position d_key"]
 Keys = Float[Tensor, "batch kv_head position d_key"]
@@ -34,3 +34,5 @@ class LayerAttention(AttentionInputs):
     """The same with the head outputs y, before the output projection. All tensors are detached from autograd."""
 
     output: Outputs
+    module: nn.Module  # the attention module, for its weights
+    hidden: Float[Tensor, "batch position d_model"] | None  # its input x, after the layer's norm; only if asked for

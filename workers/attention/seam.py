@@ -21,6 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
 
@@ -53,6 +54,7 @@ class _Binding:
     route: Route = softmax_route
     query_gradient: QueryGradient | None = None
     credit: Credit = "sequence"
+    hidden: dict[int, Tensor] | None = None  # by attention module, its input, from its call to that of the seam
     calls: Counter[int] = field(default_factory=Counter)
 
 
@@ -75,20 +77,24 @@ def observing(
     route: Route = softmax_route,
     query_gradient: QueryGradient | None = None,
     credit: Credit = "sequence",
+    hidden: bool = False,
 ) -> Iterator[None]:
     """Bind route, query-gradient transform and observers to the model's forward passes in this block.
 
+    With ``hidden`` observers also get the input x of each attention module, which is kept until the layer's backward.
     Each forward pass must call the seam once per layer; else KeyholeError (model_unsupported): some architectures
     accept the setting and never call the function, and others mix positions by something besides attention.
     """
     assert model.config._attn_implementation == IMPLEMENTATION, "attach the model first"
     if credit == "own_token":
         _refuse_other_mixing(model)
-    binding = _Binding(frozenset(id(module) for module in model.modules()), observers, route, query_gradient, credit)
-    handles = (
+    modules = frozenset(id(module) for module in model.modules())
+    binding = _Binding(modules, observers, route, query_gradient, credit, {} if hidden else None)
+    handles = [
         model.register_forward_pre_hook(lambda module, arguments: binding.calls.clear()),
         model.register_forward_hook(lambda module, arguments, output: _check_calls(model, binding)),
-    )
+        *(_catch_input(module, binding) for module in _attention_modules(model) if hidden),
+    ]
     token = _bindings.set((binding, *_bindings.get()))
     try:
         yield
@@ -130,11 +136,35 @@ def keyhole_attention(
     if binding.observers:
         if torch.is_grad_enabled() and not output.requires_grad:
             output.requires_grad_()
-        _show(inputs, output, binding.observers)
+        x = None if binding.hidden is None else binding.hidden.pop(id(module))
+        _show(inputs, output, binding.observers, module, x)
     return output, None
 
 
-def _show(inputs: AttentionInputs, output: Outputs, observers: Sequence[Observer]) -> None:
+def _attention_modules(model: PreTrainedModel) -> list[nn.Module]:
+    """Modules that know their layer and hold none that does: the attention modules, and perhaps others."""
+    placed = [module for module in model.modules() if getattr(module, "layer_idx", None) is not None]
+    return [
+        module
+        for module in placed
+        if not any(getattr(child, "layer_idx", None) is not None for child in list(module.modules())[1:])
+    ]
+
+
+def _catch_input(module: nn.Module, binding: _Binding) -> RemovableHandle:
+    """Keep what the module is called with, its first argument or ``hidden_states``, for the seam's call within."""
+
+    def catch(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        assert binding.hidden is not None
+        x = named["hidden_states"] if "hidden_states" in named else arguments[0]
+        binding.hidden[id(module)] = x.detach()
+
+    return module.register_forward_pre_hook(catch, with_kwargs=True)
+
+
+def _show(
+    inputs: AttentionInputs, output: Outputs, observers: Sequence[Observer], module: nn.Module, hidden: Tensor | None
+) -> None:
     """Show the layer to the observers now, and again with its δ when the backward pass reaches the output."""
     seen = LayerAttention(
         layer=inputs.layer,
@@ -146,6 +176,8 @@ def _show(inputs: AttentionInputs, output: Outputs, observers: Sequence[Observer
         softcap=inputs.softcap,
         sinks=None if inputs.sinks is None else inputs.sinks.detach(),
         output=output.detach(),
+        module=module,
+        hidden=hidden,
     )
     for observer in observers:
         observer.forward(seen)

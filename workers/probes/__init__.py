@@ -1,12 +1,25 @@
-"""The probes, one file per kind; ``PROBES`` names the function that measures a shard."""
+"""The probes, one file per kind; ``PROBES`` says how each is measured."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from workers.models.others import OtherModels
 from workers.probes import gradient_scale
 from workers.probes.measurement import Measurement
+from workers.probes.passes import PassProbe
 
-# (loaded model, the kind's parameters, token ids [sequence, position], first sequence) → Measurement
-Probe = Callable[[Any, Any, Any, int], Measurement]
 
-PROBES: dict[str, Probe] = {"gradient_scale": gradient_scale.measure}
+@dataclass(frozen=True)
+class OwnPasses:
+    """A probe that runs the model as it needs: ``measure(loaded, parameters, token_ids, first_sequence, others)``.
+
+    ``token_ids`` [sequence, position] are those of one shard, which begins at ``first_sequence`` of the data set.
+    """
+
+    measure: Callable[[Any, Any, Any, int, OtherModels], Measurement]
+
+
+PROBES: dict[str, PassProbe | OwnPasses] = {
+    "gradient_scale": gradient_scale.PROBE,
+}

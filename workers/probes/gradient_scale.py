@@ -13,18 +13,17 @@ of the forward pass and the rest from the row that was measured.
 Beyond the model's own pass, memory holds one layer and one block of rows.
 """
 
-import numpy as np
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.probes.gradient_scale import TABLE, GradientScaleParameters
-from workers.attention import rows, seam, spread
+from workers.attention import rows, spread
 from workers.attention.inputs import LayerAttention, Outputs
-from workers.attention.next_token import next_token_losses_
 from workers.models.loaded import LoadedModel
 from workers.probes.measurement import Measurement, key_columns
+from workers.probes.passes import PassProbe
 
 # Largest departure from the identity, in units of ‖δ_i‖‖y_i‖ + max_j |A_ij|, by the model's dtype: the output is
 # rounded to that dtype. Measured on the test families: up to 3e-7 in float32, 2e-3 in bfloat16; wrong scores give a
@@ -32,65 +31,47 @@ from workers.probes.measurement import Measurement, key_columns
 IDENTITY_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 3e-2}
 
 
-def measure(
-    loaded: LoadedModel,
-    parameters: GradientScaleParameters,
-    token_ids: Integer[np.ndarray, "sequence position"],
-    first_sequence: int,
-) -> Measurement:
-    """Measure sequences ``first_sequence`` … of the data set, whose tokens are given; at most ``batch`` in one pass.
-
-    Raises KeyholeError (self_check_failed) when the loss is not finite or the identity does not hold,
-    (model_unsupported) when the model does not call the seam once per layer.
-    """
-    model, architecture = loaded.model, loaded.architecture
-    sequences, length = token_ids.shape
-    queries = parameters.queries.positions(length)
-    spreads = torch.empty(2, architecture.layers, architecture.heads, sequences, len(queries), device=model.device)
-    observer = _SpreadObserver(queries, spreads)
-    total_loss = 0.0
-    for first in range(0, sequences, parameters.batch):
-        batch = torch.as_tensor(token_ids[first : first + parameters.batch], dtype=torch.int64, device=model.device)
-        observer.sequences = slice(first, first + len(batch))
-        with torch.enable_grad(), seam.observing(model, [observer], credit=parameters.credit):
-            logits = model(batch, use_cache=False).logits
-            losses, gradient = next_token_losses_(logits, batch, parameters.credit)
-            torch.autograd.backward(logits, gradient)
-        total_loss += float(losses.double().mean(1).sum())
-    checks = {"loss_nats": total_loss / sequences, "max_identity_residual": float(observer.residual)}
-    _check(checks, model.dtype)
-    log10_d_a, log10_d_c = spreads.cpu().numpy()
-    keys = key_columns(
-        architecture.layers, architecture.heads, range(first_sequence, first_sequence + sequences), queries
-    )
-    columns = {**keys, "log10_d_a": log10_d_a.reshape(-1), "log10_d_c": log10_d_c.reshape(-1)}
-    return Measurement(rows={TABLE.name: columns}, checks=checks)
-
-
-class _SpreadObserver:
+class SpreadCollector:
     """Fills in log10 D_a and log10 D_c of each layer when the backward pass reaches it."""
 
-    def __init__(self, queries: range, spreads: Float[Tensor, "statistic layer head sequence query"]) -> None:
-        self.queries = queries
-        self.spreads = spreads
-        self.sequences = slice(0, 0)  # those of the current forward pass
-        self.residual = torch.zeros((), device=spreads.device)  # largest departure from the identity so far
+    def __init__(self, loaded: LoadedModel, parameters: GradientScaleParameters, sequences: range, length: int) -> None:
+        self._architecture, self._dtype = loaded.architecture, loaded.model.dtype
+        self._sequences = sequences
+        self._queries = parameters.queries.positions(length)
+        shape = (2, self._architecture.layers, self._architecture.heads, len(sequences), len(self._queries))
+        self._spreads = torch.empty(shape, device=loaded.model.device)  # statistic, layer, head, sequence, query
+        self._batch = slice(0, 0)  # sequences of the current pass
+        self._residual = torch.zeros((), device=loaded.model.device)  # largest departure from the identity so far
+
+    def begin(self, sequences: slice, token_ids: Integer[Tensor, "batch position"]) -> None:
+        self._batch = sequences
 
     def forward(self, attention: LayerAttention) -> None:
         """Nothing: scores are recomputed when δ is there, so that no layer's rows wait for it."""
 
     def backward(self, attention: LayerAttention, delta: Outputs) -> None:
-        target = self.spreads[:, attention.layer, :, self.sequences]  # statistic, head, sequence, query
+        target = self._spreads[:, attention.layer, :, self._batch]  # statistic, head, sequence, query
         done = 0
-        for positions in rows.query_blocks(self.queries, attention):
+        for positions in rows.query_blocks(self._queries, attention):
             credit = delta[:, rows.as_index(positions)].transpose(1, 2)
             *block, residual = spreads_of_block(attention, positions, credit)
             part = slice(done, done + len(positions))
             for statistic, values in enumerate(block):
                 target[statistic, :, :, part] = values.transpose(0, 1)
             # NaN stays: torch.maximum propagates it
-            self.residual = torch.maximum(self.residual, residual.max().to(self.residual.dtype))
+            self._residual = torch.maximum(self._residual, residual.max().to(self._residual.dtype))
             done += len(positions)
+
+    def result(self) -> Measurement:
+        residual = float(self._residual)
+        _check(residual, self._dtype)
+        log10_d_a, log10_d_c = self._spreads.cpu().numpy()
+        keys = key_columns(self._architecture.layers, self._architecture.heads, self._sequences, self._queries)
+        columns = {**keys, "log10_d_a": log10_d_a.reshape(-1), "log10_d_c": log10_d_c.reshape(-1)}
+        return Measurement(rows={TABLE.name: columns}, checks={"max_identity_residual": residual})
+
+
+PROBE = PassProbe(SpreadCollector, backward=True)
 
 
 def spreads_of_block(
@@ -117,18 +98,12 @@ def spreads_of_block(
     return log10_d_a, log10_d_c, torch.where(scale == 0, residual, residual / scale)
 
 
-def _check(checks: dict[str, float], dtype: torch.dtype) -> None:
-    if not np.isfinite(checks["loss_nats"]):
-        raise KeyholeError(
-            ErrorCode.SELF_CHECK_FAILED,
-            f"The model's loss is {checks['loss_nats']} nats.",
-            "The logits overflowed: try dtype float32, and look whether the model's weights are finite.",
-        )
+def _check(residual: float, dtype: torch.dtype) -> None:
     tolerance = IDENTITY_TOLERANCE[dtype]
-    if not checks["max_identity_residual"] <= tolerance:  # also when it is not a number
+    if not residual <= tolerance:  # also when it is not a number
         raise KeyholeError(
             ErrorCode.SELF_CHECK_FAILED,
-            f"The measured rows depart from Σ a A = 0 by {checks['max_identity_residual']:.3g} of ‖δ‖‖y‖ + max|A|; "
+            f"The measured rows depart from Σ a A = 0 by {residual:.3g} of ‖δ‖‖y‖ + max|A|; "
             f"{tolerance:g} is allowed in {str(dtype).removeprefix('torch.')}.",
             "Try dtype float32. If it stays, the scores measured are not those of the model: report it.",
         )

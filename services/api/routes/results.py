@@ -1,6 +1,6 @@
 """/v1/jobs/{id}/summary and /tables: what a job measured."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Annotated, Literal
 
@@ -68,8 +68,10 @@ def job_table(
     with pool.connection() as conn:
         described = None if table == TOKEN_TABLE else _table_of(conn, job_id, table)
         found(conn, job_id)
+    has = () if described is None else described.key
+    _refuse_filters(table, {"layer": layer, "head": head}, has)
     if described is None:
-        _refuse_filters(column, layer, head)
+        _refuse_columns(column)
         schema, batches = TOKEN_SCHEMA, _token_batches(settings, job_id)
     else:
         schema = export.schema(described, column)
@@ -92,12 +94,18 @@ def _table_of(conn: Database, job_id: int, name: str) -> ResultTable:
     )
 
 
-def _refuse_filters(columns: list[str] | None, layer: int | None, head: int | None) -> None:
-    if columns or layer is not None or head is not None:
+def _refuse_filters(table: str, filters: dict[str, int | None], has: Sequence[str]) -> None:
+    for name, value in filters.items():
+        if value is not None and name not in has:
+            raise KeyholeError(
+                ErrorCode.INVALID_REQUEST, f"The table {table} has no column {name}.", f"Leave out {name}."
+            )
+
+
+def _refuse_columns(columns: list[str] | None) -> None:
+    if columns:
         raise KeyholeError(
-            ErrorCode.INVALID_REQUEST,
-            f"The table {TOKEN_TABLE} has no layers and heads, and is sent whole.",
-            "Leave out column, layer and head.",
+            ErrorCode.INVALID_REQUEST, f"The table {TOKEN_TABLE} is sent whole.", "Leave out the filter column."
         )
 
 

@@ -52,6 +52,10 @@ class ProbeParameters(Parameters):
         per_shard = max(self.batch, -(-self.sequences // 1000))
         return -(-per_shard // self.batch) * self.batch
 
+    def other_models(self) -> list[str]:
+        """Sources of the models that the job reads besides its first, in the order in which probes number them."""
+        return []
+
     def query_count(self) -> int:
         return len(self.queries.positions(self.length))
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dashboard.job_names import differences, picker_names, titles
-from dashboard.queries import FinishedJob
+from dashboard.queries.jobs import FinishedJob
 from services.contracts.kinds import KINDS
 
 NOW = datetime(2026, 9, 4, tzinfo=UTC)

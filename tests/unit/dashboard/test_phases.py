@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from dashboard.phases import phase_marks, phase_seconds
-from dashboard.queries import Event
+from dashboard.queries.jobs import Event
 
 START = datetime(2026, 9, 4, tzinfo=UTC)
 

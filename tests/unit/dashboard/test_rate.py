@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dashboard.queries import Event
+from dashboard.queries.jobs import Event
 from dashboard.views.job_detail import shard_rate
 
 START = datetime(2026, 9, 4, tzinfo=UTC)

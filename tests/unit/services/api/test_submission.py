@@ -27,14 +27,15 @@ def test_shards_cover_every_sequence_once_in_whole_batches(sequences, batch):
 def test_the_reuse_key_changes_with_all_that_changes_a_result():
     base = {"length": 64, "credit": "sequence"}
     keys = {
-        reuse_key(KIND, base, "model", "data"),
-        reuse_key(KIND, base | {"credit": "own_token"}, "model", "data"),
-        reuse_key(KIND, base, "model2", "data"),
-        reuse_key(KIND, base, "model", "data2"),
-        reuse_key(KIND, base, "modeldata", ""),
+        reuse_key(KIND, base, ["model"], "data"),
+        reuse_key(KIND, base | {"credit": "own_token"}, ["model"], "data"),
+        reuse_key(KIND, base, ["model2"], "data"),
+        reuse_key(KIND, base, ["model"], "data2"),
+        reuse_key(KIND, base, ["modeldata"], ""),
+        reuse_key(KIND, base, ["model", "teacher"], "data"),
     }
-    assert len(keys) == 5
-    assert reuse_key(KIND, dict(reversed(base.items())), "model", "data") in keys
+    assert len(keys) == 6
+    assert reuse_key(KIND, dict(reversed(base.items())), ["model"], "data") in keys
 
 
 @pytest.mark.parametrize(

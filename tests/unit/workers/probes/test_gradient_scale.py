@@ -16,7 +16,7 @@ from tests.unit.workers.families import FAMILIES, HEADS, LAYERS, tiny, tokens
 from tests.unit.workers.loaded import loaded
 from workers.attention import rows, seam
 from workers.attention.inputs import LayerAttention
-from workers.probes import gradient_scale
+from workers.probes import gradient_scale, passes
 from workers.probes.measurement import Measurement
 
 LENGTH = 23
@@ -30,7 +30,7 @@ def _measure(
     parameters = GradientScaleParameters(
         sequences=sequences, length=length, batch=batch, credit=credit, queries=queries
     )
-    return gradient_scale.measure(loaded(model), parameters, ids.numpy().astype(np.int32), 0)
+    return passes.measure(gradient_scale.PROBE, loaded(model), parameters, ids.numpy().astype(np.int32), 0)
 
 
 def _columns(measurement: Measurement, sequences: int, queries: int) -> tuple[np.ndarray, np.ndarray]:
@@ -138,7 +138,7 @@ def test_queries_are_chosen_by_start_stop_and_step() -> None:
 def test_rows_are_sorted_and_typed_as_the_table_says() -> None:
     parameters = GradientScaleParameters(sequences=9, length=LENGTH, queries=QueryRange(start=2, step=5))
     ids = tokens(2, LENGTH).numpy().astype(np.int32)
-    measured = gradient_scale.measure(loaded(tiny("llama", dtype=torch.float32)), parameters, ids, 7)
+    measured = passes.measure(gradient_scale.PROBE, loaded(tiny("llama", dtype=torch.float32)), parameters, ids, 7)
     columns = measured.rows[TABLE.name]
     assert ["job_id", *columns] == [column.name for column in TABLE.columns]
     types = {"int2": np.int16, "int4": np.int32, "float4": np.float32}
@@ -212,7 +212,7 @@ def test_a_loss_that_is_not_a_number_fails_the_shard() -> None:
     ready.model.lm_head.weight.fill_(torch.nan)
     parameters = GradientScaleParameters(sequences=1, length=LENGTH, queries=EVERY_QUERY)
     with pytest.raises(KeyholeError, match="loss") as failure:
-        gradient_scale.measure(ready, parameters, tokens(1, LENGTH).numpy(), 0)
+        passes.measure(gradient_scale.PROBE, ready, parameters, tokens(1, LENGTH).numpy(), 0)
     assert failure.value.code == ErrorCode.SELF_CHECK_FAILED
 
 
@@ -241,6 +241,6 @@ def test_no_tensor_is_as_large_as_one_matrix_of_scores(family: str, credit: Cred
     queries = QueryRange(start=0, step=1 if family == "gpt2" else 8)
     parameters = GradientScaleParameters(sequences=2, length=length, queries=queries, credit=credit)
     with LargestTensor() as watched:
-        gradient_scale.measure(ready, parameters, ids, 0)
+        passes.measure(gradient_scale.PROBE, ready, parameters, ids, 0)
     # gpt_oss: [1, 1, T, T] booleans of the window, and the four experts' [T, 4, 96]
     assert watched.elements <= {"llama": 64, "gpt2": 128, "gpt_oss": 400}[family] * length

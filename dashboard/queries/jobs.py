@@ -1,22 +1,14 @@
-"""The dashboard's SQL, as the role ``analyst`` over the views of the schema ``analysis``.
-
-Lists and charts read ``job`` and the summaries only. The one function that touches a per-query table is ``head_rows``,
-for a single head of a single job.
-"""
+"""Jobs with their attempts and events."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import psycopg
 from psycopg.rows import class_row
 
-from dashboard.summaries import Summary
-
 LATEST_EVENTS = 200  # of a job's history on its page; the stored history has one event per shard
-
-Order = Literal["largest D_a", "largest D_c", "D_c above D_a"]
 
 
 @dataclass(frozen=True)
@@ -110,18 +102,6 @@ class Page:
     newer: bool
 
 
-@dataclass(frozen=True)
-class HeadRow:
-    """One query of a head with the text before it and the query's own token."""
-
-    sequence: int
-    query: int
-    log10_d_a: float
-    log10_d_c: float
-    context: str | None
-    token: str | None
-
-
 _LINE = """id AS job_id, kind, state, phase, label, model, dataset, shards, shards_done, rows,
        created_at, started_at, finished_at, duration_s, error_code"""
 
@@ -146,55 +126,6 @@ _FINISHED = """
 SELECT {line}, model_identity, dataset_identity, parameters, environment ->> 'device' AS device
 FROM analysis.job WHERE kind = %s AND state = 'succeeded'
 ORDER BY id DESC LIMIT %s"""
-
-_SUMMARIES = """
-SELECT job_id, metric, {layer} AS layer, {head} AS head, n, n_infinite, n_undefined, mean, sd, minimum,
-       q01, q05, q25, median, q75, q95, q99, maximum, histogram_low, histogram_width, histogram
-FROM analysis.{view}
-WHERE job_id = ANY(%(jobs)s) AND metric = ANY(%(metrics)s)"""
-_NONE = "NULL::smallint"
-
-JOB_SUMMARIES = _SUMMARIES.format(view="job_summary", layer=_NONE, head=_NONE) + "\nORDER BY job_id, metric"
-LAYER_SUMMARIES = (
-    _SUMMARIES.format(view="layer_summary", layer="layer", head=_NONE) + "\nORDER BY job_id, metric, layer"
-)
-ONE_HEAD = (
-    _SUMMARIES.format(view="head_summary", layer="layer", head="head")
-    + " AND layer = %(layer)s AND head = %(head)s\nORDER BY job_id, metric"
-)
-
-HEAD_STATISTICS = """
-SELECT job_id, layer, head,
-       max(median) FILTER (WHERE metric = 'log10_d_a') AS log10_d_a,
-       max(median) FILTER (WHERE metric = 'log10_d_c') AS log10_d_c,
-       max(mean) FILTER (WHERE metric = 'd_a_exceeds_d_c') AS share,
-       max(n) AS n
-FROM analysis.head_summary
-WHERE job_id = ANY(%(jobs)s)
-GROUP BY job_id, layer, head
-ORDER BY job_id, layer, head"""
-
-_ORDERS: dict[Order, tuple[str, str]] = {
-    "largest D_a": ("TRUE", "log10_d_a DESC"),
-    "largest D_c": ("log10_d_c <> 'NaN'", "log10_d_c DESC"),
-    "D_c above D_a": ("log10_d_c <> 'NaN' AND log10_d_c > log10_d_a", "log10_d_c - log10_d_a DESC"),
-}
-
-HEAD_ROWS = """
-WITH chosen AS MATERIALIZED (
-    SELECT sequence, query, log10_d_a, log10_d_c
-    FROM analysis.gradient_scale
-    WHERE job_id = %(job)s AND layer = %(layer)s AND head = %(head)s AND {condition}
-    ORDER BY {order}, sequence, query
-    LIMIT %(limit)s)
-SELECT chosen.*,
-       (SELECT string_agg(text, '' ORDER BY position) FROM analysis.token
-        WHERE job_id = %(job)s AND token.sequence = chosen.sequence
-          AND position BETWEEN chosen.query - %(before)s AND chosen.query - 1) AS context,
-       (SELECT text FROM analysis.token
-        WHERE job_id = %(job)s AND token.sequence = chosen.sequence AND position = chosen.query) AS token
-FROM chosen
-ORDER BY {order}, sequence, query"""
 
 
 def state_counts(conn: psycopg.Connection) -> dict[str, int]:
@@ -281,67 +212,3 @@ def finished_jobs(conn: psycopg.Connection, kind: str, limit: int = 500) -> list
     """Succeeded jobs of a kind, the newest first."""
     with conn.cursor(row_factory=class_row(FinishedJob)) as cursor:
         return cursor.execute(_FINISHED.format(line=_LINE).encode(), (kind, limit)).fetchall()
-
-
-def summaries(conn: psycopg.Connection, query: str, **values: object) -> list[Summary]:
-    """Rows of JOB_SUMMARIES, LAYER_SUMMARIES or ONE_HEAD."""
-    with conn.cursor(row_factory=class_row(Summary)) as cursor:
-        return cursor.execute(query.encode(), values).fetchall()
-
-
-@dataclass(frozen=True)
-class HeadStatistics:
-    """Medians and the share of rows with D_a > D_c of one head."""
-
-    job_id: int
-    layer: int
-    head: int
-    log10_d_a: float | None
-    log10_d_c: float | None
-    share: float | None
-    n: int
-
-
-def head_statistics(conn: psycopg.Connection, jobs: list[int]) -> list[HeadStatistics]:
-    with conn.cursor(row_factory=class_row(HeadStatistics)) as cursor:
-        return cursor.execute(HEAD_STATISTICS.encode(), {"jobs": jobs}).fetchall()
-
-
-def extent(conn: psycopg.Connection, jobs: list[int]) -> tuple[list[int], list[int]]:
-    """All layers and all heads that any of the jobs has."""
-    row = conn.execute(
-        """SELECT array_agg(DISTINCT layer ORDER BY layer), array_agg(DISTINCT head ORDER BY head)
-           FROM analysis.head_summary WHERE job_id = ANY(%s)""",
-        (jobs,),
-    ).fetchone()
-    return (row[0] or [], row[1] or []) if row else ([], [])
-
-
-def head_rows(
-    conn: psycopg.Connection, job_id: int, layer: int, head: int, order: Order, *, limit: int = 20, before: int = 12
-) -> list[HeadRow]:
-    """The head's first rows in that order, with ``before`` tokens of text ahead of each query."""
-    values = {"job": job_id, "layer": layer, "head": head, "limit": limit, "before": before}
-    with conn.cursor(row_factory=class_row(HeadRow)) as cursor:
-        return cursor.execute(head_rows_sql(order).encode(), values).fetchall()
-
-
-def head_rows_sql(order: Order) -> str:
-    condition, ordering = _ORDERS[order]
-    return HEAD_ROWS.format(condition=condition, order=ordering)
-
-
-def as_text(query: str, **values: object) -> str:
-    """The statement with its values written in, as it can be pasted into ``keyhole sql`` or psql."""
-    text = query.strip()
-    for name, value in values.items():
-        text = text.replace(f"%({name})s", _literal(value))
-    return text + ";"
-
-
-def _literal(value: object) -> str:
-    if isinstance(value, list | tuple):
-        return "ARRAY[" + ", ".join(_literal(item) for item in value) + "]"
-    if isinstance(value, int):
-        return str(value)
-    return "'" + str(value).replace("'", "''") + "'"

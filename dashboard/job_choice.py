@@ -1,0 +1,48 @@
+"""Which finished jobs a result page shows: chosen in a picker, kept in the address."""
+
+import streamlit as st
+
+from dashboard import url
+from dashboard.connection import reading
+from dashboard.job_names import picker_names
+from dashboard.pages import JOBS
+from dashboard.queries import jobs as job_queries
+from dashboard.queries.jobs import FinishedJob
+
+MOST_JOBS = 6
+
+
+def chosen_jobs(kind: str, most: int = MOST_JOBS, options: str = "") -> list[FinishedJob]:
+    """The finished jobs of this kind in ``?jobs=``, the newest where none is named; empty after telling what to do.
+
+    ``options`` are those that a first command to submit such a job needs besides model and dataset.
+    """
+    with reading() as conn:
+        finished = {job.job_id: job for job in job_queries.finished_jobs(conn, kind)}
+    if not finished:
+        command = f"keyhole submit {kind} --model builtin:smollm2-135m-instruct --dataset builtin:python-docs"
+        st.info(f"No {kind} job has succeeded yet. This command submits one:", icon=":material/rocket_launch:")
+        st.code(" ".join([command, *([options] if options else []), "--wait"]), language="bash")
+        st.page_link(JOBS, label="See the jobs that wait or run", icon=":material/list:")
+        return []
+    asked = url.integers("jobs") if "jobs" in st.query_params else [next(iter(finished))]
+    missing = [job_id for job_id in asked if job_id not in finished]
+    if missing:
+        st.warning(
+            f"Without results of this kind, and left out: job {', '.join(map(str, missing))}.",
+            icon=":material/search_off:",
+        )
+    names, numbers = picker_names(list(finished.values())), list(finished)
+    st.multiselect(
+        "Finished jobs",
+        numbers,
+        format_func=names.__getitem__,
+        max_selections=most,
+        placeholder="choose jobs to compare" if most > 1 else "choose a job",
+        **url.bind("jobs", asked[:most], numbers),
+    )
+    found = [finished[job_id] for job_id in asked[:most] if job_id in finished]
+    if not found:
+        told = "Choose finished jobs above; several are shown side by side." if most > 1 else "Choose a job above."
+        st.info(told, icon=":material/arrow_upward:")
+    return found
