@@ -1,6 +1,7 @@
-"""Attempts: one child process of one worker on one job, with a token and a lease on the database's clock.
+"""Attempts: one worker on one job, with a token and a lease on the database's clock.
 
-Order of locks, everywhere: job, then attempt, then shards.
+An attempt has a child process, or it rides along in the child of another, its leader: one pass of the model then serves
+both jobs (riders.py). Order of locks, everywhere: job, then attempt, then shards.
 """
 
 from dataclasses import dataclass
@@ -40,33 +41,75 @@ def next_job(conn: Connection, queue: str) -> int | None:
     return row[0] if row else None
 
 
-def open_attempt(conn: Connection, queue: str, worker: str, device: str, lease_s: float) -> OpenAttempt | None:
+def next_of_model(conn: Connection, queue: str, after: int) -> int | None:
+    """The job that a child which has just finished job ``after`` may go on with, its model being loaded; or None.
+
+    That is the queue's next job if it is of the same model, else one of a suite that both are in, if the queue's next
+    has no higher priority. Suites end, so that jobs of other models wait no longer than for one of them.
+    """
+    row = conn.execute(
+        """
+        SELECT open_work.id FROM keyhole.open_work
+        JOIN keyhole.job USING (id) JOIN keyhole.job AS finished ON finished.id = %(after)s
+        WHERE open_work.queue = %(queue)s AND job.model_identity = finished.model_identity
+          AND job.parameters -> 'dtype' = finished.parameters -> 'dtype'
+          AND (job.id = %(next)s OR EXISTS (
+              SELECT FROM keyhole.suite_job AS mine JOIN keyhole.suite_job AS its USING (suite_id)
+              WHERE mine.job_id = job.id AND its.job_id = finished.id))
+          AND open_work.priority >= (SELECT priority FROM keyhole.job WHERE id = %(next)s)
+        ORDER BY open_work.priority DESC, open_work.attempts, open_work.id LIMIT 1
+        """,
+        {"queue": queue, "after": after, "next": next_job(conn, queue)},
+    ).fetchone()
+    return row[0] if row else None
+
+
+def open_attempt(
+    conn: Connection, queue: str, worker: str, device: str, lease_s: float, *, after: int | None = None
+) -> OpenAttempt | None:
     """Open an attempt on the queue's next job, or None when no job wants one. Call inside a transaction.
 
-    However many workers ask at once, the row lock lets them decide one after the other.
+    However many workers ask at once, the row lock lets them decide one after the other. With ``after`` only a job will
+    do that goes on with the model of that job, see ``next_of_model``.
     """
-    while (job_id := next_job(conn, queue)) is not None:
+
+    def following() -> int | None:
+        return next_job(conn, queue) if after is None else next_of_model(conn, queue, after)
+
+    while (job_id := following()) is not None:
         state = jobs.lock(conn, job_id)
         wanted = conn.execute("SELECT FROM keyhole.open_work WHERE id = %s", (job_id,)).fetchone()
-        if wanted is None:
-            continue
-        with conn.cursor(row_factory=class_row(OpenAttempt)) as cursor:
-            attempt = cursor.execute(
-                """
-                INSERT INTO keyhole.attempt (job_id, number, worker, device, lease_until)
-                VALUES (%(job)s, 1 + (SELECT count(*) FROM keyhole.attempt WHERE job_id = %(job)s), %(worker)s,
-                    %(device)s, clock_timestamp() + make_interval(secs => %(lease)s))
-                RETURNING id, token, job_id, number
-                """,
-                {"job": job_id, "worker": worker, "device": device, "lease": lease_s},
-            ).fetchone()
-        assert attempt is not None
-        if state is JobState.QUEUED:
-            jobs.set_state(conn, job_id, JobState.RUNNING, {"worker": worker, "attempt": attempt.number})
-        else:
-            events.append(conn, job_id, "attempt", {"worker": worker, "attempt": attempt.number})
-        return attempt
+        if wanted is not None:
+            return insert(conn, job_id, state, worker, device, lease_s)
     return None
+
+
+def insert(
+    conn: Connection,
+    job_id: int,
+    state: JobState | None,
+    worker: str,
+    device: str,
+    lease_s: float,
+    leader_id: int | None = None,
+) -> OpenAttempt:
+    """Insert an attempt on a locked job in this state, queued or running, and set it running."""
+    with conn.cursor(row_factory=class_row(OpenAttempt)) as cursor:
+        attempt = cursor.execute(
+            """
+            INSERT INTO keyhole.attempt (job_id, number, worker, device, lease_until, leader_id)
+            VALUES (%(job)s, 1 + (SELECT count(*) FROM keyhole.attempt WHERE job_id = %(job)s), %(worker)s,
+                %(device)s, clock_timestamp() + make_interval(secs => %(lease)s), %(leader)s)
+            RETURNING id, token, job_id, number
+            """,
+            {"job": job_id, "worker": worker, "device": device, "lease": lease_s, "leader": leader_id},
+        ).fetchone()
+    assert attempt is not None
+    if state is JobState.QUEUED:
+        jobs.set_state(conn, job_id, JobState.RUNNING, {"worker": worker, "attempt": attempt.number})
+    else:
+        events.append(conn, job_id, "attempt", {"worker": worker, "attempt": attempt.number})
+    return attempt
 
 
 def renew(conn: Connection, token: UUID, lease_s: float) -> Pulse | None:

@@ -27,8 +27,8 @@ class ClaimedShard:
     claim_token: UUID
 
 
-def claim(conn: Connection, attempt_token: UUID) -> ClaimedShard | None:
-    """Claim the attempt's next open shard, or None when none is open or the attempt was ended.
+def claim(conn: Connection, attempt_token: UUID, index: int | None = None) -> ClaimedShard | None:
+    """Claim the attempt's next open shard, or that of this index; None when it is not open or the attempt was ended.
 
     Call inside a transaction. The shared lock on the attempt keeps it from being ended in between.
     """
@@ -49,11 +49,12 @@ def claim(conn: Connection, attempt_token: UUID) -> ClaimedShard | None:
             UPDATE keyhole.shard
             SET state = 'running', attempt_id = %s, claim_token = gen_random_uuid(), started_at = clock_timestamp()
             WHERE (job_id, index) = (
-                SELECT job_id, index FROM keyhole.shard WHERE job_id = %s AND state = 'queued'
+                SELECT job_id, index FROM keyhole.shard
+                WHERE job_id = %s AND state = 'queued' AND index = coalesce(%s, index)
                 ORDER BY index LIMIT 1 FOR UPDATE SKIP LOCKED)
             RETURNING job_id, index, first_sequence, sequences, claim_token
             """,
-            (attempt_id, job_id),
+            (attempt_id, job_id, index),
         ).fetchone()
 
 

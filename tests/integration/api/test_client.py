@@ -54,7 +54,7 @@ def test_an_unknown_table_or_column_is_refused_with_the_known_ones(api, keyhole)
         job.frame("gradients")
     with pytest.raises(KeyholeError, match="log10_d_a"):
         job.frame(columns=["log10_d_b"])
-    with pytest.raises(KeyholeError, match="no layers"):
+    with pytest.raises(KeyholeError, match="no column layer"):
         job.frame("token", layer=0)
     assert list(job.frame("token").columns)[1:] == [
         "sequence", "position", "token_id", "text", "document", "document_name"
