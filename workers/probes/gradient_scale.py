@@ -17,18 +17,12 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.probes.gradient_scale import TABLE, GradientScaleParameters
-from workers.attention import rows, spread
+from workers.attention import advantage, rows, spread
 from workers.attention.inputs import LayerAttention, Outputs
 from workers.models.loaded import LoadedModel
 from workers.probes.measurement import Measurement, key_columns
 from workers.probes.passes import PassProbe
-
-# Largest departure from the identity, in units of ‖δ_i‖‖y_i‖ + max_j |A_ij|, by the model's dtype: the output is
-# rounded to that dtype. Measured on the test families: up to 3e-7 in float32, 2e-3 in bfloat16; wrong scores give a
-# tenth and more.
-IDENTITY_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 3e-2}
 
 
 class SpreadCollector:
@@ -64,7 +58,7 @@ class SpreadCollector:
 
     def result(self) -> Measurement:
         residual = float(self._residual)
-        _check(residual, self._dtype)
+        advantage.check_identity(residual, self._dtype)
         log10_d_a, log10_d_c = self._spreads.cpu().numpy()
         keys = key_columns(self._architecture.layers, self._architecture.heads, self._sequences, self._queries)
         columns = {**keys, "log10_d_a": log10_d_a.reshape(-1), "log10_d_c": log10_d_c.reshape(-1)}
@@ -78,32 +72,8 @@ def spreads_of_block(
     attention: LayerAttention, positions: range, delta: Float[Tensor, "batch head query d_value"]
 ) -> tuple[Float[Tensor, "batch head query"], Float[Tensor, "batch head query"], Float[Tensor, "batch head query"]]:
     """log10 D_a, log10 D_c and the relative departure from the identity of the queries at ``positions``."""
-    width = positions[-1] + 1
-    hidden = rows.hidden_keys(attention, positions, width)
-    padding = spread.padding(hidden, width)
-    scores = rows.scores(attention, positions, hidden)
-    largest_score = scores.amax(-1)
-    weights = (scores - largest_score[..., None]).exp_()
-    normalizers = rows.with_sinks(weights.sum(-1).log_() + largest_score, attention)
-    log10_d_a = spread.log10_spread_of_weights_(scores, largest_score, padding)
-
-    delta = rows.at_least_float32(delta)
-    output = rows.at_least_float32(attention.output[:, rows.as_index(positions)].transpose(1, 2))
-    advantage = rows.grouped_product(delta, rows.at_least_float32(attention.value[:, :, :width]))  # δ·v so far
-    # δ·y from the row's own weights, in float32: the model's y is rounded to its dtype
-    baseline = weights.mul_(advantage).sum(-1) * torch.exp(largest_score - normalizers)
-    log10_d_c, largest = spread.log10_spread_(advantage.sub_(baseline[..., None]).abs_(), padding)
-    residual = (baseline - (delta * output).sum(-1)).abs_()
-    scale = delta.norm(dim=-1) * output.norm(dim=-1) + largest
-    return log10_d_a, log10_d_c, torch.where(scale == 0, residual, residual / scale)
-
-
-def _check(residual: float, dtype: torch.dtype) -> None:
-    tolerance = IDENTITY_TOLERANCE[dtype]
-    if not residual <= tolerance:  # also when it is not a number
-        raise KeyholeError(
-            ErrorCode.SELF_CHECK_FAILED,
-            f"The measured rows depart from Σ a A = 0 by {residual:.3g} of ‖δ‖‖y‖ + max|A|; "
-            f"{tolerance:g} is allowed in {str(dtype).removeprefix('torch.')}.",
-            "Try dtype float32. If it stays, the scores measured are not those of the model: report it.",
-        )
+    found = advantage.of_block(attention, positions, delta)
+    padding = spread.padding(found.hidden, positions[-1] + 1)
+    log10_d_a = spread.log10_spread_of_weights_(found.scores, found.largest_score, padding)
+    log10_d_c, largest = spread.log10_spread_(found.advantage.abs_(), padding)
+    return log10_d_a, log10_d_c, found.residual(largest)

@@ -14,7 +14,7 @@ from services.contracts.probes.gradient_scale import TABLE, GradientScaleParamet
 from tests.unit.workers import reference
 from tests.unit.workers.families import FAMILIES, HEADS, LAYERS, tiny, tokens
 from tests.unit.workers.loaded import loaded
-from workers.attention import rows, seam
+from workers.attention import advantage, rows, seam
 from workers.attention.inputs import LayerAttention
 from workers.probes import gradient_scale, passes
 from workers.probes.measurement import Measurement
@@ -177,7 +177,7 @@ def test_loss_is_the_mean_cross_entropy() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_advantages_weighted_by_attention_add_up_to_zero(family: str, dtype: torch.dtype) -> None:
     checks = _measure(tiny(family, dtype=dtype), tokens(2, LENGTH)).checks
-    assert 0 < checks["max_identity_residual"] <= gradient_scale.IDENTITY_TOLERANCE[dtype]
+    assert 0 < checks["max_identity_residual"] <= advantage.IDENTITY_TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("wrong", [{"scaling": 0.5}, {"softcap": 1.0}, {"sinks": torch.ones(HEADS).double()}])
@@ -197,11 +197,11 @@ def test_rows_that_are_not_the_models_break_the_identity(wrong: dict) -> None:
     seam.attach(model)
     with seam.observing(model, [check]):
         torch.autograd.backward(model(tokens(1, LENGTH), use_cache=False).logits.logsumexp(-1).sum())
-    assert check.residual > max(gradient_scale.IDENTITY_TOLERANCE.values())
+    assert check.residual > max(advantage.IDENTITY_TOLERANCE.values())
 
 
 def test_a_departure_beyond_the_tolerance_fails_the_shard(monkeypatch) -> None:
-    monkeypatch.setitem(gradient_scale.IDENTITY_TOLERANCE, torch.float32, 1e-12)
+    monkeypatch.setitem(advantage.IDENTITY_TOLERANCE, torch.float32, 1e-12)
     with pytest.raises(KeyholeError) as failure:
         _measure(tiny("llama", dtype=torch.float32), tokens(1, LENGTH))
     assert failure.value.code == ErrorCode.SELF_CHECK_FAILED
