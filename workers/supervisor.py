@@ -1,8 +1,9 @@
-"""The parent of one attempt: starts the child, renews the lease while it lives, and kills it when it must stop.
+"""The parent of attempts: starts a child, renews the lease while it lives, and kills it when it must stop.
 
 The child writes a beat every second into a pipe. Without beats the lease is not renewed, so that a stopped child
-loses its shards like a dead one. The other pipe, whose far end only this process holds, tells the child that its
-worker is gone: it reads end-of-file and leaves, even after kill -9.
+loses its shards like a dead one. The other pipe, whose far end only this process holds, gives it its orders, the
+tokens of attempts; when the worker is gone it reads end-of-file and leaves, even after kill -9. A child that has
+served an attempt may go on with another one of the same model.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from typing import Any
 import psycopg
 import structlog
 
-from db.repositories import attempts, events
+from db.repositories import attempts, events, riders
 from db.repositories.attempts import OpenAttempt
 from services.contracts.errors import RULES, ErrorCode
 from services.contracts.settings import LifeCycleSettings, Settings
@@ -47,29 +49,28 @@ class Ending:
 
 
 class Child:
-    """The child process, its two pipes and its log file."""
+    """The child process, its two pipes and its log file, which bears the name of its first attempt."""
 
     def __init__(self, attempt: OpenAttempt, device: str, settings: Settings) -> None:
         self.log_path = _log_path(settings.home / "logs" / "jobs" / f"{attempt.job_id}-{attempt.number}.log")
         report_read, report_write = os.pipe()
-        alive_read, self._alive_write = os.pipe()
+        orders_read, self._orders_write = os.pipe()
         environment = child_environment(device) | {
-            "KEYHOLE_ATTEMPT": str(attempt.token),
             "PYTHONUNBUFFERED": "1",
             "TQDM_DISABLE": "1",  # progress bars of libraries would fill the log
         }
         with self.log_path.open("ab") as log_file:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "workers.execution", torch_name(device), str(report_write), str(alive_read)],
+                [sys.executable, "-m", "workers.execution", torch_name(device), str(report_write), str(orders_read)],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log_file,
                 stderr=subprocess.STDOUT,
-                pass_fds=(report_write, alive_read),
+                pass_fds=(report_write, orders_read),
                 start_new_session=True,  # its own process group, so that data loaders and the like die with it
             )
         os.close(report_write)
-        os.close(alive_read)
+        os.close(orders_read)
         self._report = os.fdopen(report_read, "rb", buffering=0)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._report, selectors.EVENT_READ)
@@ -77,6 +78,15 @@ class Child:
         self.last_beat: float | None = None
         self.error: dict[str, Any] | None = None
         self.reports_ended = False
+        self.idle = True  # between two attempts
+        self.begin(attempt)
+
+    def begin(self, attempt: OpenAttempt) -> None:
+        """Order the child, which is idle, to serve this attempt."""
+        self.idle = False
+        self._log_start = self.log_path.stat().st_size if self.log_path.is_file() else 0
+        with contextlib.suppress(BrokenPipeError):  # it has died: that shows soon enough
+            os.write(self._orders_write, f"{attempt.token}\n".encode())
 
     def listen(self, seconds: float) -> None:
         """Read what the child reports for at most so long."""
@@ -92,6 +102,8 @@ class Child:
             self.last_beat = time.monotonic()
             if message["type"] == "error":
                 self.error = message
+            elif message["type"] == "done":
+                self.idle = True
 
     def kill(self, grace_s: float) -> None:
         """End the whole process group: SIGTERM, and SIGKILL after the grace."""
@@ -107,33 +119,50 @@ class Child:
             os.killpg(self.process.pid, signal.SIGKILL)  # whoever of the group outlived the child
 
     def log_tail(self) -> str:
-        return _tail(self.log_path)
+        """The last lines that it wrote in its current attempt."""
+        return _tail(self.log_path, self._log_start)
 
     def close(self) -> None:
         self._selector.close()
         self._report.close()
-        os.close(self._alive_write)
+        os.close(self._orders_write)
 
 
-def supervise(attempt: OpenAttempt, device: str, settings: Settings) -> Ending:
-    """Run the attempt's child to its end, and write that end into the database."""
+def supervise(
+    attempt: OpenAttempt, device: str, settings: Settings, following: Callable[[int], OpenAttempt | None]
+) -> None:
+    """Run a child for the attempt, and for those that ``following(finished job)`` lets it go on with.
+
+    Writes the end of each into the database.
+    """
+    child = Child(attempt, device, settings)
+    try:
+        current: OpenAttempt | None = attempt
+        while current is not None:
+            _supervise_one(child, current, device, settings)
+            current = following(current.job_id) if child.idle and not shutting_down.is_set() else None
+            if current is not None:
+                child.begin(current)
+    finally:
+        child.kill(0.0)
+        child.close()
+
+
+def _supervise_one(child: Child, attempt: OpenAttempt, device: str, settings: Settings) -> None:
     life = settings.life
     assert settings.database_url is not None
     url, patience_s = settings.database_url.get_secret_value(), life.lease_s + life.database_grace_s
     ledger = Ledger(url, patience_s, attempts.connection_name(attempt.token))
     bound = log.bind(job=attempt.job_id, attempt=attempt.number, device=device)
-    child = Child(attempt, device, settings)
     bound.info("attempt started", pid=child.process.pid)
     try:
         ending = _watch(child, attempt, ledger, life)
-        child.kill(life.stop_grace_s)
+        if not child.idle:
+            child.kill(life.stop_grace_s)
         _record(ledger, attempt, ending, child)
     finally:
-        child.kill(0.0)
-        child.close()
         ledger.close()
     bound.info("attempt ended", outcome=str(ending.outcome), detail=ending.detail)
-    return ending
 
 
 def _watch(child: Child, attempt: OpenAttempt, ledger: Ledger, life: LifeCycleSettings) -> Ending:
@@ -143,6 +172,8 @@ def _watch(child: Child, attempt: OpenAttempt, ledger: Ledger, life: LifeCycleSe
     next_renewal = started
     while True:
         child.listen(min(0.25, life.heartbeat_s))
+        if child.idle:
+            return Ending(AttemptOutcome.COMPLETED)
         if child.process.poll() is not None:
             while not child.reports_ended:
                 child.listen(1.0)
@@ -164,18 +195,30 @@ def _watch(child: Child, attempt: OpenAttempt, ledger: Ledger, life: LifeCycleSe
             log.warning("lease not renewed", job=attempt.job_id, error=str(error).strip())
             continue
         renewed = time.monotonic()
+        _renew_riders(ledger, attempt, life)
         if pulse is None:
+            child.listen(1.0)  # it may have ended the attempt itself, and be about to say so
+            if child.idle or child.process.poll() is not None:
+                continue
             return Ending(AttemptOutcome.LOST, "the lease was taken away")
         if pulse.job_state is not JobState.RUNNING and pulse.job_state is not JobState.SUCCEEDED:
             return Ending(AttemptOutcome.CANCELLED, f"the job is {pulse.job_state}")
         if pulse.elapsed_s > pulse.time_limit_s and pulse.job_state is JobState.RUNNING:
             return Ending(
                 AttemptOutcome.TIMED_OUT,
-                f"The job ran for {pulse.elapsed_s:.0f} s; its time limit is {pulse.time_limit_s} s.",
+                riders.time_limit_message(pulse.elapsed_s, pulse.time_limit_s),
                 ErrorCode.TIME_LIMIT,
-                "Submit it with a larger time limit or fewer sequences; finished shards are kept by: "
-                f"keyhole retry {attempt.job_id}",
+                riders.time_limit_hint(attempt.job_id),
             )
+
+
+def _renew_riders(ledger: Ledger, attempt: OpenAttempt, life: LifeCycleSettings) -> None:
+    """Extend the leases of what rides along; a job there that was cancelled, or ran too long, stops riding."""
+    try:
+        for pulse in ledger.transact(lambda conn: riders.renew(conn, attempt.token, life.lease_s), patience_s=0.0):
+            ledger.transact(lambda conn, of=pulse: riders.drop_unwanted(conn, of), patience_s=0.0)
+    except psycopg.Error as error:
+        log.warning("leases of riders not renewed", job=attempt.job_id, error=str(error).strip())
 
 
 def _child_ending(child: Child) -> Ending:
@@ -220,6 +263,7 @@ def _record(ledger: Ledger, attempt: OpenAttempt, ending: Ending, child: Child) 
 
     try:
         ledger.transact(write)
+        ledger.transact(lambda conn: riders.release(conn, attempt.token))
     except psycopg.Error as error:  # the reconciler will find the lease expired
         log.error("the attempt's end was not recorded", job=attempt.job_id, error=str(error).strip())
 
@@ -235,11 +279,11 @@ def _log_path(wanted: Path) -> Path:
     return wanted
 
 
-def _tail(path: Path) -> str:
-    """The last lines of a file, at most _LOG_TAIL_BYTES."""
+def _tail(path: Path, start: int) -> str:
+    """The last lines of a file from ``start`` on, at most _LOG_TAIL_BYTES."""
     with path.open("rb") as file:
         if not file.seekable() or path == Path(os.devnull):
             return ""
         file.seek(0, os.SEEK_END)
-        file.seek(max(0, file.tell() - _LOG_TAIL_BYTES))
+        file.seek(max(start, file.tell() - _LOG_TAIL_BYTES))
         return file.read().decode("utf-8", errors="replace").replace("\x00", "")

@@ -3,11 +3,13 @@
 import queue as queues
 import socket
 
+import psycopg
 import structlog
 from celery import Task
 from kombu.exceptions import OperationalError as BrokerError
 
 from db.repositories import attempts, counters, workers
+from db.repositories.attempts import OpenAttempt
 from services.contracts.kinds import RUN_JOB_TASK
 from services.contracts.settings import settings
 from workers import supervisor
@@ -45,17 +47,27 @@ def run_job(task: Task, job_id: int) -> None:
     life = configuration.life
     ledger = Ledger(configuration.database_url.get_secret_value(), life.database_grace_s)
     device = free_devices.get()
+
+    def following(finished: int) -> OpenAttempt | None:
+        """An attempt for the child that has just finished a job, on another that wants the same model."""
+        try:
+            return ledger.transact(
+                lambda conn: attempts.open_attempt(conn, queue, worker_name, device, life.lease_s, after=finished)
+            )
+        except psycopg.Error as error:  # its job stays in the queue
+            log.warning("no job to go on with", error=str(error).strip())
+            return None
+
     try:
         ledger.transact(lambda conn: workers.polled(conn, worker_name))
         attempt = ledger.transact(lambda conn: attempts.open_attempt(conn, queue, worker_name, device, life.lease_s))
         if attempt is None:
             ledger.transact(lambda conn: counters.increment(conn, "hints_without_work"))
             return
-        following = ledger.transact(lambda conn: attempts.next_job(conn, queue))
-        if following is not None:
-            _pass_on(queue, following)
-        ledger.close()
-        supervisor.supervise(attempt, device, configuration)
+        waiting = ledger.transact(lambda conn: attempts.next_job(conn, queue))
+        if waiting is not None:
+            _pass_on(queue, waiting)
+        supervisor.supervise(attempt, device, configuration, following)
     finally:
         free_devices.put(device)
         ledger.close()

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from services.contracts.errors import RULES, ErrorCode
-from workers.execution import _classified, _combined
+from workers.checks import combined
+from workers.failure import classified
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ from workers.execution import _classified, _combined
     ],
 )
 def test_errors_get_the_code_that_says_what_to_do(error: Exception, code: ErrorCode) -> None:
-    found, message, hint = _classified(error)
+    found, message, hint = classified(error)
     assert found is code
     assert type(error).__name__ in message
     assert hint
@@ -39,7 +40,7 @@ def test_only_a_lost_database_is_tried_again_unasked() -> None:
 
 def test_the_checks_of_a_job_are_the_worst_or_the_mean_of_its_shards() -> None:
     shards = [{"max_residual": 1e-7, "loss_nats": 2.0}, {"max_residual": 3e-7, "loss_nats": 4.0}]
-    assert _combined(shards) == {"max_residual": 3e-7, "loss_nats": 3.0}
+    assert combined(shards) == {"max_residual": 3e-7, "loss_nats": 3.0}
 
 
 def test_a_log_on_a_full_disk_stops_nothing() -> None:
