@@ -94,7 +94,7 @@ def measure_together(
         if backward:
             losses += _forward_and_backward(loaded.model, ids, watchers, credit, hidden=hidden)
         else:
-            _forward(loaded.model, ids, watchers, hidden=hidden)
+            forward_pass(loaded.model, ids, watchers, hidden=hidden)
     checks = {}
     if backward:
         checks["loss_nats"] = sum(losses) / sequences
@@ -113,10 +113,12 @@ def _forward_and_backward(
     return losses.double().mean(1).tolist()
 
 
-def _forward(model: PreTrainedModel, ids: Tensor, watchers: Sequence["_Watcher"], *, hidden: bool) -> None:
+def forward_pass(
+    model: PreTrainedModel, ids: Tensor, observers: Sequence[seam.Observer], *, hidden: bool = False
+) -> None:
     """A forward pass without logits, where the model lets them be left out: they cost as much as several layers."""
     keep = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
-    with torch.no_grad(), seam.observing(model, watchers, hidden=hidden):
+    with torch.no_grad(), seam.observing(model, observers, hidden=hidden):
         model(ids, use_cache=False, **keep)
 
 
