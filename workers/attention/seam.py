@@ -55,6 +55,8 @@ class _Binding:
     query_gradient: QueryGradient | None = None
     credit: Credit = "sequence"
     hidden: dict[int, Tensor] | None = None  # by attention module, its input, from its call to that of the seam
+    first_layer: int = 0  # those below it are not run
+    backwards: int = 1  # backward passes that the observers are to see of each forward pass
     calls: Counter[int] = field(default_factory=Counter)
 
 
@@ -78,18 +80,22 @@ def observing(
     query_gradient: QueryGradient | None = None,
     credit: Credit = "sequence",
     hidden: bool = False,
+    first_layer: int = 0,
+    backwards: int = 1,
 ) -> Iterator[None]:
     """Bind route, query-gradient transform and observers to the model's forward passes in this block.
 
     With ``hidden`` observers also get the input x of each attention module, which is kept until the layer's backward.
+    ``backwards`` is how many backward passes will go through each forward pass, all but the last with its graph kept.
     Each forward pass must call the seam once per layer; else KeyholeError (model_unsupported): some architectures
-    accept the setting and never call the function, and others mix positions by something besides attention.
+    accept the setting and never call the function, and others mix positions by something besides attention. Only layers
+    from ``first_layer`` on are expected to (see ``workers/models/restarting.py``).
     """
     assert model.config._attn_implementation == IMPLEMENTATION, "attach the model first"
     if credit == "own_token":
         _refuse_other_mixing(model)
     modules = frozenset(id(module) for module in model.modules())
-    binding = _Binding(modules, observers, route, query_gradient, credit, {} if hidden else None)
+    binding = _Binding(modules, observers, route, query_gradient, credit, {} if hidden else None, first_layer, backwards)
     handles = [
         model.register_forward_pre_hook(lambda module, arguments: binding.calls.clear()),
         model.register_forward_hook(lambda module, arguments, output: _check_calls(model, binding)),
@@ -137,7 +143,7 @@ def keyhole_attention(
         if torch.is_grad_enabled() and not output.requires_grad:
             output.requires_grad_()
         x = None if binding.hidden is None else binding.hidden.pop(id(module))
-        _show(inputs, output, binding.observers, module, x)
+        _show(inputs, output, binding, module, x)
     return output, None
 
 
@@ -163,7 +169,7 @@ def _catch_input(module: nn.Module, binding: _Binding) -> RemovableHandle:
 
 
 def _show(
-    inputs: AttentionInputs, output: Outputs, observers: Sequence[Observer], module: nn.Module, hidden: Tensor | None
+    inputs: AttentionInputs, output: Outputs, binding: _Binding, module: nn.Module, hidden: Tensor | None
 ) -> None:
     """Show the layer to the observers now, and again with its δ when the backward pass reaches the output."""
     seen = LayerAttention(
@@ -179,14 +185,15 @@ def _show(
         module=module,
         hidden=hidden,
     )
-    for observer in observers:
+    for observer in binding.observers:
         observer.forward(seen)
     if output.requires_grad:
-        held = [seen]  # emptied at the call: the hook itself lives as long as the graph
+        # emptied by the last call: the hook itself lives as long as the graph
+        held = [seen] * binding.backwards
 
         def on_gradient(delta: Tensor) -> None:
             attention = held.pop()
-            for observer in observers:
+            for observer in binding.observers:
                 observer.backward(attention, delta)
 
         output.register_hook(on_gradient)
@@ -201,7 +208,7 @@ def _check_calls(model: PreTrainedModel, binding: _Binding) -> None:
     if _binding_of(model) is not binding:  # an inner block, or another thread, ran this pass
         return
     layers = model.config.get_text_config().num_hidden_layers
-    if binding.calls != Counter(range(layers)):
+    if binding.calls != Counter(range(binding.first_layer, layers)):
         raise _unsupported(
             model.config.model_type,
             f"a forward pass of its {layers} layers should call the attention function once per layer; the calls by "

@@ -56,6 +56,26 @@ def test_observers_see_outputs_and_gradients_of_every_layer(family: str) -> None
         torch.testing.assert_close(notes.deltas[attention.layer], delta.transpose(1, 2), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_several_backward_passes_of_one_forward_pass_are_each_seen_and_the_layer_let_go_after(family: str) -> None:
+    model, ids, notes = _attached(family), tokens(1, LENGTH), Notes()
+    found = []
+    with seam.observing(model, [notes], backwards=2):
+        logits = _logits(model, ids)
+        key = weakref.ref(notes.seen[0].key)
+        for target, last in ((logits.logsumexp(-1).sum(), False), (logits.square().sum(), True)):
+            torch.autograd.backward(target, retain_graph=not last)
+            found.append(dict(notes.deltas))
+    notes.seen.clear()
+    gc.collect()
+    assert key() is None
+    recording = reference.record(model, ids)
+    outputs = [layer.output for layer in recording.layers]
+    for deltas, target in zip(found, (recording.logits.logsumexp(-1), recording.logits.square()), strict=True):
+        for layer, expected in enumerate(torch.autograd.grad(target.sum(), outputs, retain_graph=True)):
+            torch.testing.assert_close(deltas[layer], expected.transpose(1, 2), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_own_token_credit_leaves_the_logits_alone(family: str) -> None:
     model, ids = _attached(family), tokens(2, LENGTH)
