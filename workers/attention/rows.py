@@ -24,22 +24,23 @@ def at_least_float32(tensor: Tensor) -> Tensor:
 
 
 def query_blocks(positions: range, inputs: AttentionInputs, at_least: int = 1) -> Iterator[range]:
-    """Cut ascending query positions into blocks whose score rows fit the block size of the device.
+    """Cut ascending query positions into blocks whose score rows fit the block size of the device."""
+    batch, heads = inputs.query.shape[:2]
+    budget = CPU_BLOCK if inputs.query.device.type == "cpu" else GPU_BLOCK
+    return blocks(positions, batch * heads, budget, at_least)
+
+
+def blocks(positions: range, rows_of_a_query: int, budget: int, at_least: int = 1) -> Iterator[range]:
+    """Cut ascending query positions into blocks of at most ``budget`` elements, and of one query at least.
 
     A row takes as many elements as it has keys, but ``at_least`` those that its user holds beside it.
     """
-    batch, heads = inputs.query.shape[:2]
-    return blocks(positions, batch * heads, CPU_BLOCK if inputs.query.device.type == "cpu" else GPU_BLOCK)
-
-
-def blocks(positions: range, rows_of_a_query: int, budget: int) -> Iterator[range]:
-    """Cut ascending query positions into blocks of at most ``budget`` scores, and of one query at least."""
     first = 0
     while first < len(positions):
         # the last row of a block is the longest; a first guess from the block's first row, then one correction
-        rows = max(1, budget // (rows_of_a_query * (positions[first] + 1)))
+        rows = max(1, budget // (rows_of_a_query * max(at_least, positions[first] + 1)))
         longest = positions[min(first + rows, len(positions)) - 1] + 1
-        rows = max(1, min(rows, budget // (rows_of_a_query * longest)))
+        rows = max(1, min(rows, budget // (rows_of_a_query * max(at_least, longest))))
         yield positions[first : first + rows]
         first += rows
 
