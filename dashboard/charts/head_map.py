@@ -33,6 +33,7 @@ class Statistic:
     words: Callable[[float | None], str]
     centre: float | None = None  # value of the middle colour of a diverging scale
     logarithmic: bool = True  # values are log10
+    tick_format: str = ".0%"  # of the colour bar, where they are not
 
 
 STATISTICS = {
@@ -159,5 +160,5 @@ def _colour_axis(values: Sequence[float | None], statistic: Statistic) -> dict[s
             spread = [low, (low + high) / 2, high]
             bar |= {"tickmode": "array", "tickvals": spread, "ticktext": [power_of_ten(value) for value in spread]}
     else:
-        bar |= {"tickformat": ".0%"}
+        bar |= {"tickformat": statistic.tick_format}
     return {"colorscale": statistic.scale, "cmin": low, "cmax": high, "colorbar": bar}

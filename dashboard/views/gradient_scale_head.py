@@ -12,6 +12,7 @@ from dashboard.charts.distributions import Panel, distributions
 from dashboard.connection import reading
 from dashboard.downloads import CHART_CONFIG, sql_and_data
 from dashboard.formats import NOTHING, count, percent, power_of_ten
+from dashboard.head_choice import head_pickers
 from dashboard.job_names import titles
 from dashboard.queries import gradient_scale as head_queries
 from dashboard.queries import summaries as summary_queries
@@ -30,7 +31,7 @@ def one_head(jobs: Sequence[FinishedJob], chosen: tuple[int, int]) -> None:
     """The head at (layer, head) in every job that has one there; the pickers do what a click in the map does."""
     layer, head = chosen
     st.subheader(f"Layer {layer}, head {head}")
-    _pickers(jobs, layer, head)
+    head_pickers(jobs, layer, head)
     ids = [job.job_id for job in jobs]
     with reading() as conn:
         found = summary_queries.summaries(
@@ -72,16 +73,6 @@ def one_head(jobs: Sequence[FinishedJob], chosen: tuple[int, int]) -> None:
         figure,
     )
     _rows(with_head, layer, head)
-
-
-def _pickers(jobs: Sequence[FinishedJob], layer: int, head: int) -> None:
-    with reading() as conn:
-        layers, heads = summary_queries.extent(conn, [job.job_id for job in jobs])
-    left, right, _ = st.columns([1, 1, 4])
-    with left:
-        st.selectbox("Layer", layers, **url.bind("layer", layer, layers))
-    with right:
-        st.selectbox("Head", heads, **url.bind("head", head, heads))
 
 
 def _statistics(jobs: Sequence[FinishedJob], found: Sequence[Summary]) -> pd.DataFrame:

@@ -7,13 +7,13 @@ from dataclasses import asdict
 import pandas as pd
 import streamlit as st
 
-from dashboard import url
 from dashboard.charts.distributions import Panel, distributions
 from dashboard.charts.head_map import STATISTICS, Cell, HeadMap, head_map
 from dashboard.charts.layers import LayerPanel, layers
 from dashboard.connection import reading
 from dashboard.downloads import CHART_CONFIG, sql_and_data
 from dashboard.formats import NOTHING, count, markdown_text, percent, power_of_ten
+from dashboard.head_choice import chosen_head, when_clicked
 from dashboard.job_names import differences, titles
 from dashboard.queries import gradient_scale as head_queries
 from dashboard.queries import summaries as summary_queries
@@ -133,13 +133,13 @@ def by_head(jobs: Sequence[FinishedJob], statistic_name: str) -> tuple[int, int]
         )
         for job in jobs
     ]
-    chosen = _chosen_head([cell for each in maps for cell in each.cells])
+    chosen = chosen_head([cell for each in maps for cell in each.cells])
     figure = head_map(maps, statistic, selected=chosen)
     st.plotly_chart(
         figure,
         key="head_map",
         config=CHART_CONFIG,
-        on_select=_head_clicked,
+        on_select=when_clicked("head_map"),
         selection_mode="points",
         alt=f"Heat map of {statistic.label} by layer and head; the same numbers are in the CSV below.",
     )
@@ -158,23 +158,6 @@ def head_value(row: HeadStatistics, statistic: str) -> float | None:
     if statistic == "difference":
         return ratio(row.log10_d_a, row.log10_d_c)
     return {"d_a": row.log10_d_a, "d_c": row.log10_d_c, "share": row.share}[statistic]
-
-
-def _chosen_head(cells: Sequence[Cell]) -> tuple[int, int]:
-    layer, head = url.integer("layer"), url.integer("head")
-    if layer is not None and head is not None and any((c.layer, c.head) == (layer, head) for c in cells):
-        return layer, head
-    known = [cell for cell in cells if cell.value is not None]
-    top = max(known, key=lambda cell: cell.value or 0.0) if known else Cell(0, 0, 0, None)
-    return top.layer, top.head
-
-
-def _head_clicked() -> None:
-    points = st.session_state["head_map"]["selection"]["points"]
-    if points and points[0].get("customdata"):
-        _, layer, head = points[0]["customdata"]
-        url.write("layer", int(layer))
-        url.write("head", int(head))
 
 
 def by_layer(jobs: Sequence[FinishedJob]) -> None:
