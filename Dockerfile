@@ -30,6 +30,7 @@ COPY services services
 COPY workers workers
 COPY db db
 COPY dashboard dashboard
+COPY presets presets
 RUN pip install --no-deps --editable .
 USER keyhole
 ENV KEYHOLE_HOME=/var/lib/keyhole KEYHOLE_DEVICES=cpu
@@ -48,6 +49,7 @@ COPY services services
 COPY workers workers
 COPY db db
 COPY dashboard dashboard
+COPY presets presets
 RUN pip install --no-deps --editable .
 USER keyhole
 ENV KEYHOLE_HOME=/var/lib/keyhole KEYHOLE_DEVICES=auto NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility

@@ -16,7 +16,8 @@ import numpy as np
 from psycopg import Connection
 
 from db import copy, partitions, summaries
-from db.repositories import attempts, counters, datasets, jobs, models, riders, shards
+from db.repositories import attempts, counters, datasets, job_models, jobs, models, riders, shards
+from db.repositories.job_models import JobModel
 from db.repositories.jobs import JobRow
 from db.repositories.shards import ClaimedShard
 from services.contracts.errors import ErrorCode, KeyholeError
@@ -99,7 +100,7 @@ def _measure(leader: Member, bench: Bench, ledger: Ledger) -> None:
     others = OtherModels(
         [
             partial(_other_model, leader, other, bench, ledger)
-            for other in ledger.transact(lambda conn: jobs.other_models(conn, leader.job.id))
+            for other in ledger.transact(lambda conn: job_models.of_job(conn, leader.job.id))
         ]
     )
     while (shard := ledger.transact(lambda conn: shards.claim(conn, leader.token))) is not None:
@@ -194,12 +195,10 @@ def _store_model(conn: Connection, loaded: LoadedModel, source: str) -> int:
     return models.store(conn, loaded.identity, source, architecture.model_type, asdict(architecture))
 
 
-def _other_model(member: Member, other: jobs.OtherModel, bench: Bench, ledger: Ledger) -> LoadedModel:
+def _other_model(member: Member, other: JobModel, bench: Bench, ledger: Ledger) -> LoadedModel:
     loaded = bench.fresh_model(other.source, other.identity, member.parameters.dtype)
     ledger.transact(
-        lambda conn: jobs.describe_other_model(
-            conn, member.job.id, other.number, _store_model(conn, loaded, other.source)
-        )
+        lambda conn: job_models.describe(conn, member.job.id, other.number, _store_model(conn, loaded, other.source))
     )
     return loaded
 

@@ -10,7 +10,7 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from db import partitions
-from db.repositories import events
+from db.repositories import events, job_models
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.kinds import KINDS
 from services.contracts.states import TERMINAL_STATES, JobState
@@ -150,8 +150,7 @@ def insert(conn: Connection, job: NewJob) -> int:
         """,
         (job_id, [first for first, _ in job.shards], [count for _, count in job.shards]),
     )
-    for number, (source, identity) in enumerate(job.other_models):
-        conn.execute("INSERT INTO keyhole.job_model VALUES (%s, %s, %s, %s)", (job_id, number, source, identity))
+    job_models.insert(conn, job_id, job.other_models)
     events.append(conn, job_id, "queued", {"shards": len(job.shards)})
     return job_id
 
@@ -178,26 +177,10 @@ def get(conn: Connection, job_id: int) -> JobRow | None:
         return cursor.execute(_SELECT + "WHERE job.id = %s", (job_id,)).fetchone()
 
 
-@dataclass(frozen=True)
-class OtherModel:
-    number: int
-    source: str
-    identity: str
-
-
-def other_models(conn: Connection, job_id: int) -> list[OtherModel]:
-    """The models that the job reads besides its first."""
-    with conn.cursor(row_factory=class_row(OtherModel)) as cursor:
-        return cursor.execute(
-            "SELECT number, source, identity FROM keyhole.job_model WHERE job_id = %s ORDER BY number", (job_id,)
-        ).fetchall()
-
-
-def describe_other_model(conn: Connection, job_id: int, number: int, model_id: int) -> None:
-    """Store which model a worker loaded."""
-    conn.execute(
-        "UPDATE keyhole.job_model SET model_id = %s WHERE job_id = %s AND number = %s", (model_id, job_id, number)
-    )
+def listed(conn: Connection, job_ids: Sequence[int]) -> list[JobRow]:
+    """The jobs of these numbers that there are."""
+    with conn.cursor(row_factory=class_row(JobRow)) as cursor:
+        return cursor.execute(_SELECT + "WHERE job.id = ANY(%s)", (list(job_ids),)).fetchall()
 
 
 def page(conn: Connection, condition: JobFilter, *, before_id: int | None, limit: int) -> list[JobRow]:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from psycopg import Connection
 
-from db.repositories import attempts, jobs
+from db.repositories import attempts
 from db.repositories.attempts import OpenAttempt
 from services.contracts.errors import ErrorCode
 from services.contracts.states import AttemptOutcome, JobState
@@ -111,6 +111,4 @@ def time_limit_message(elapsed_s: float, limit_s: int) -> str:
 
 
 def time_limit_hint(job_id: int) -> str:
-    return (
-        f"Submit it with a larger time limit or fewer sequences; finished shards are kept by: keyhole retry {job_id}"
-    )
+    return f"Submit it with a larger time limit or fewer sequences; finished shards are kept by: keyhole retry {job_id}"

@@ -12,7 +12,7 @@ from services.api.database import open_pool_of
 from services.api.query_parameters import refuse_unknown
 from services.api.request_context import RequestContext
 from services.api.resolving import Turns
-from services.api.routes import events, health, jobs, kinds, metrics, results, sql, tokens
+from services.api.routes import events, health, jobs, kinds, metrics, results, sql, suites, tokens
 from services.contracts.settings import Settings
 from services.contracts.settings import settings as environment_settings
 
@@ -50,7 +50,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.turns = Turns()
     problems.install(app)
     app.add_middleware(RequestContext)
-    for module in (jobs, events, results, kinds, sql, tokens):
+    for module in (jobs, suites, events, results, kinds, sql, tokens):
         app.include_router(module.router, dependencies=[Depends(refuse_unknown)])
     for module in (health, metrics, documentation):  # asked by balancers and browsers, with what they like
         app.include_router(module.router)

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 
 import anyio
 import anyio.to_thread
@@ -15,6 +16,7 @@ import anyio.to_thread
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
 from services.sources import ResolvedDataset, ResolvedModel, resolve_dataset, resolve_model
+from services.sources.series import models_of
 
 AT_ONCE = 8  # of each sort
 WAIT_S = 10.0
@@ -36,6 +38,24 @@ async def resolve(
     on_hub = any(source.strip().startswith("hf:") for source in (*models, dataset))
     async with turn(turns, on_hub=on_hub):
         return await anyio.to_thread.run_sync(_resolve, models, dataset, settings, limiter=turns.threads)
+
+
+async def resolve_all(
+    turns: Turns, models: Sequence[str], dataset: str, settings: Settings
+) -> tuple[dict[str, list[ResolvedModel]], ResolvedDataset]:
+    """By source, the models that it names, one or a series of them, each resolved once; and the dataset."""
+    on_hub = any(source.strip().startswith("hf:") for source in (*models, dataset))
+    async with turn(turns, on_hub=on_hub):
+        return await anyio.to_thread.run_sync(_resolve_all, models, dataset, settings, limiter=turns.threads)
+
+
+def _resolve_all(
+    models: Sequence[str], dataset: str, settings: Settings
+) -> tuple[dict[str, list[ResolvedModel]], ResolvedDataset]:
+    by_source = {source: models_of(source, settings) for source in dict.fromkeys(models)}
+    resolved = {each: resolve_model(each, settings) for each in dict.fromkeys(chain(*by_source.values()))}
+    found = {source: [resolved[each] for each in series] for source, series in by_source.items()}
+    return found, resolve_dataset(dataset, settings)
 
 
 @asynccontextmanager

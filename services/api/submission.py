@@ -17,7 +17,7 @@ from services.contracts.jobs import JobCreateFields
 from services.contracts.kinds import KINDS, Kind
 from services.contracts.probes.common import ProbeParameters
 from services.contracts.settings import Settings
-from services.sources import ResolvedModel
+from services.sources import ResolvedDataset, ResolvedModel
 
 # names under which configurations of the supported architectures store the longest sequence they were made for
 _MAX_LENGTH_FIELDS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx")
@@ -53,12 +53,32 @@ async def submit(
         if earlier is not None:
             return Submitted(earlier, reused=True)
     sources = [body.model, *body.parameters.other_models()]
-    (model, *others), dataset = await resolving.resolve(turns, sources, body.dataset, settings)
-    for each in (model, *others):
+    models, dataset = await resolving.resolve(turns, sources, body.dataset, settings)
+    new = new_job(body, models, dataset, token_id=token_id, settings=settings)
+    submitted = await run_in_threadpool(_store, pool, new, request, body.force)
+    if not submitted.reused:
+        await run_in_threadpool(enqueue.announce, settings, new.queue, submitted.job_id)
+    return submitted
+
+
+def new_job(
+    body: JobCreateFields,
+    models: Sequence[ResolvedModel],
+    dataset: ResolvedDataset,
+    *,
+    token_id: int,
+    settings: Settings,
+) -> jobs.NewJob:
+    """The job that a submission asks for; ``models`` are its first and those its parameters name, in their order.
+
+    Raises KeyholeError (invalid_request) when the sequences are too long for a model.
+    """
+    for each in models:
         refuse_too_long(each, body.parameters)
     kind = KINDS[body.kind]
     parameters = body.parameters.model_dump(mode="json")
-    new = jobs.NewJob(
+    model, *others = models
+    return jobs.NewJob(
         kind=kind.name,
         version=kind.version,
         queue=kind.queue,
@@ -69,7 +89,7 @@ async def submit(
         dataset_source=dataset.source,
         dataset_identity=dataset.identity,
         parameters=parameters,
-        reuse_key=reuse_key(kind, parameters, [model.identity, *(each.identity for each in others)], dataset.identity),
+        reuse_key=reuse_key(kind, parameters, [each.identity for each in models], dataset.identity),
         time_limit_s=body.time_limit_s,
         max_attempts=settings.life.max_attempts,
         submitted_by=token_id,
@@ -78,10 +98,6 @@ async def submit(
         pass_key=pass_key(kind, body.parameters, model.identity, dataset.identity),
         pass_credit=getattr(body.parameters, "credit", None) if kind.watches == "backward" else None,
     )
-    submitted = await run_in_threadpool(_store, pool, new, request, body.force)
-    if not submitted.reused:
-        await run_in_threadpool(enqueue.announce, settings, kind.queue, submitted.job_id)
-    return submitted
 
 
 @dataclass(frozen=True)

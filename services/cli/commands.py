@@ -21,6 +21,11 @@ PANELS: dict[str, dict[str, str]] = {
         "retry": "services.cli.jobs:retry",
         "delete": "services.cli.jobs:delete",
     },
+    "Suites: several probes at once": {
+        "suites": "services.cli.suites:suites",
+        "suite": "services.cli.suites:suite",
+        "presets": "services.cli.suites:presets",
+    },
     "Kinds and results": {
         "kinds": "services.cli.kinds:kinds",
         "sql": "services.cli.results:sql",

@@ -22,13 +22,24 @@ def api() -> "Keyhole":
 
 
 def submit(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="What to do; `keyhole kinds` lists them.")],
-    model: Annotated[str, typer.Option(help="hf:ORG/NAME(@REVISION), path:DIR or builtin:NAME.")],
-    dataset: Annotated[str, typer.Option(help="hf:PATH?field=…, file:PATH, tokens:PATH or builtin:NAME.")],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND|suite", help="What to do; `keyhole kinds` lists them. Or: suite, see below.")
+    ],
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="hf:ORG/NAME(@REVISION), path:DIR or builtin:NAME; of a suite several, or a series."),
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="hf:PATH?field=…, file:PATH, tokens:PATH or builtin:NAME.")
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A parameter, e.g. queries.step=8; repeatable."),
     ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Of a suite: its probes and their settings; `keyhole presets` lists them.")
+    ] = None,
+    probe: Annotated[list[str] | None, typer.Option(help="Of a suite: a kind; repeatable.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; Ctrl-C stops waiting, not the job.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Compute even if the same job already succeeded.")] = False,
     priority: Annotated[int, typer.Option(min=-100, max=100, help="Higher runs first.")] = 0,
@@ -36,10 +47,39 @@ def submit(
     time_limit: Annotated[int | None, typer.Option(min=1, metavar="SECONDS", help="Fail after so long.")] = None,
     json: Json = False,
 ) -> None:
-    """Submit a job; the same job that already succeeded, waits or runs answers instead of a new one."""
+    """Submit a job; the same job that already succeeded, waits or runs answers instead of a new one.
+
+    `submit suite` submits several probes at once: those of a --preset, or each --probe, on every --model, which may be
+    a series: hf:ORG/NAME@step* (revisions), path:DIR/* (folders). `--set length=256` is for every probe that has the
+    parameter, `--set buried_keys.top_k=3` for one.
+    """
+    if kind == "suite":
+        from services.cli import suites
+
+        suite = api().submit_suite(
+            preset,
+            models=model or (),
+            dataset=dataset,
+            probes=probe or (),
+            name=label,
+            priority=priority,
+            force=force,
+            time_limit_s=time_limit,
+            **parameters.parse(settings or []),
+        )
+        suites.submitted(suite, wait=wait, json=json)
+        return
+    if preset or probe:
+        raise typer.BadParameter(f"--preset and --probe are for `submit suite`, not for {kind!r}.")
+    if model is None or len(model) != 1:
+        raise typer.BadParameter(
+            f"Give one model; a suite takes several. Given: {len(model or ())}.", param_hint="--model"
+        )
+    if dataset is None:
+        raise typer.BadParameter("Give a data set, e.g. builtin:python-docs.", param_hint="--dataset")
     job = api().submit(
         kind,
-        model=model,
+        model=model[0],
         dataset=dataset,
         priority=priority,
         force=force,

@@ -7,11 +7,14 @@
 KeyholeError            what the API refused, with code, message and hint
 ├── Unreachable         nobody answered
 ├── JobFailed           a job that was waited for failed; carries the traceback
-└── JobCancelled        a job that was waited for was cancelled
+├── JobCancelled        a job that was waited for was cancelled
+└── SuiteFailed         some jobs of a suite that was waited for did not succeed
 """
 
 from services.client.connection import Unreachable
-from services.client.keyhole import Job, JobCancelled, JobFailed, Keyhole
+from services.client.job import Job, JobCancelled, JobFailed
+from services.client.keyhole import Keyhole
+from services.client.suite import Suite, SuiteFailed
 from services.contracts.errors import KeyholeError
 
-__all__ = ["Job", "JobCancelled", "JobFailed", "Keyhole", "KeyholeError", "Unreachable"]
+__all__ = ["Job", "JobCancelled", "JobFailed", "Keyhole", "KeyholeError", "Suite", "SuiteFailed", "Unreachable"]

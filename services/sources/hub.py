@@ -38,6 +38,23 @@ def model_commit(name: str, revision: str | None) -> tuple[str, list[str] | None
     return _online_or_cached("model", name, revision, ask, lambda commit: (commit, None))
 
 
+def revisions(name: str) -> list[str]:
+    """Branches and tags of a model; only the hub can tell, the cache does not know them all."""
+
+    def ask() -> list[str]:
+        references = HfApi().list_repo_refs(name)
+        return [reference.name for reference in (*references.branches, *references.tags)]
+
+    def from_cache(commit: str) -> list[str]:
+        raise KeyholeError(
+            ErrorCode.UNAVAILABLE,
+            f"The hub does not answer, and only it knows the revisions of {name}.",
+            "Name single revisions that are in the cache, or try again later.",
+        )
+
+    return list(dict.fromkeys(_online_or_cached("model", name, None, ask, from_cache)))
+
+
 def dataset_commit(name: str, revision: str | None) -> str:
     """Commit of a data set's revision."""
 

@@ -1,0 +1,119 @@
+"""Bodies of the suites API: several probes of one model, or of a series of models, submitted together."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from services.contracts.jobs import JobView
+from services.contracts.printable import NAME_PATTERN
+from services.contracts.states import JobState
+
+PRESET_PATTERN = r"^[a-z0-9][a-z0-9_-]*/[a-z0-9][a-z0-9_-]*$"
+MOST_MODELS = 500
+MOST_JOBS = 2000
+
+
+class SuiteItem(BaseModel):
+    """One probe of a suite; its parameters are those of a job of the kind."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    kind: Annotated[str, Field(description="kind of job")]
+    parameters: Annotated[
+        dict[str, Any], Field(description="parameters of the kind; the others have their defaults")
+    ] = {}
+
+
+class SuiteCreate(BaseModel):
+    """A submission: a preset or probes of one's own, on one model or several.
+
+    A model source may name a series: hub revisions by a pattern (``hf:ORG/NAME@step*``), or the folders of a folder
+    (``path:DIR/*``). Every probe is then a job for each model of it.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    preset: Annotated[str | None, Field(pattern=PRESET_PATTERN, max_length=100, description="name of a preset")] = None
+    probes: Annotated[list[SuiteItem], Field(max_length=100, description="probes of one's own")] = []
+    models: Annotated[
+        list[Annotated[str, Field(max_length=4096)]],
+        Field(max_length=MOST_MODELS, description="model sources, or series of them; the preset's own if left out"),
+    ] = []
+    dataset: Annotated[str | None, Field(max_length=4096, description="the preset's own if left out")] = None
+    parameters: Annotated[
+        dict[str, Any],
+        Field(
+            description="values for every probe that has the parameter, such as {'length': 256}; below the name of a "
+            "kind, for that kind alone"
+        ),
+    ] = {}
+    name: Annotated[
+        str | None, Field(max_length=200, pattern=NAME_PATTERN, description="a name of your own for the suite")
+    ] = None
+    priority: Annotated[int, Field(ge=-100, le=100, description="higher runs first within the kind's queue")] = 0
+    time_limit_s: Annotated[int, Field(ge=1, le=30 * 86_400, description="a job fails after so long")] = 86_400
+    force: Annotated[bool, Field(description="compute even what the same job already computed")] = False
+
+    @model_validator(mode="after")
+    def _something_to_do(self) -> Self:
+        if (self.preset is None) == (not self.probes):
+            raise ValueError("give either a preset or a list of probes; GET /v1/presets lists the presets")
+        return self
+
+
+class SuiteJob(JobView):
+    reused: bool  # whether the job stood already when the suite was submitted
+
+
+class SuiteView(BaseModel):
+    """A suite in a listing."""
+
+    id: int
+    name: str
+    created_at: datetime
+    submitted_by: str | None
+    models: int
+    jobs_by_state: dict[JobState, int]
+    shards: int
+    shards_done: int
+
+    @property
+    def jobs(self) -> int:
+        return sum(self.jobs_by_state.values())
+
+    @property
+    def ended(self) -> bool:
+        return all(state.terminal for state in self.jobs_by_state)
+
+
+class SuiteDetail(SuiteView):
+    members: list[SuiteJob]
+
+
+class SuitePage(BaseModel):
+    items: list[SuiteView]
+    next: str | None  # cursor of the next page; none at the end
+
+
+class Preset(BaseModel):
+    """A named set of probes with their settings, a file below ``presets/``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(pattern=PRESET_PATTERN)]
+    title: str
+    about: str
+    model: str
+    dataset: str
+    probes: list[SuiteItem]
+
+
+def merged(parameters: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters with the changes in them, objects within objects too."""
+    result = dict(parameters)
+    for name, value in changes.items():
+        known = result.get(name)
+        result[name] = merged(known, value) if isinstance(known, Mapping) and isinstance(value, Mapping) else value
+    return result
