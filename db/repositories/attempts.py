@@ -52,7 +52,7 @@ def next_of_model(conn: Connection, queue: str, after: int) -> int | None:
         SELECT open_work.id FROM keyhole.open_work
         JOIN keyhole.job USING (id) JOIN keyhole.job AS finished ON finished.id = %(after)s
         WHERE open_work.queue = %(queue)s AND job.model_identity = finished.model_identity
-          AND job.parameters -> 'dtype' = finished.parameters -> 'dtype'
+          AND job.parameters -> 'dtype' IS NOT DISTINCT FROM finished.parameters -> 'dtype'
           AND (job.id = %(next)s OR EXISTS (
               SELECT FROM keyhole.suite_job AS mine JOIN keyhole.suite_job AS its USING (suite_id)
               WHERE mine.job_id = job.id AND its.job_id = finished.id))
