@@ -38,14 +38,18 @@ class Gains:
 
 
 def gains(
-    weights: Float[Tensor, "batch head query key"], x: Float[Tensor, "batch key d_model"], *, sums_to_one: bool
+    weights: Float[Tensor, "batch head query key"],
+    x: Float[Tensor, "batch key d_model"],
+    lengths: Float[Tensor, "batch key"],
+    *,
+    sums_to_one: bool,
 ) -> Gains:
-    """Gains of every key under the given attention weights, which are 0 where a key is hidden."""
+    """Gains of every key under the given attention weights, 0 where a key is hidden; ``lengths`` are the ‖x_j‖."""
     batch, heads, queries, keys = weights.shape
     flat = weights.reshape(batch, heads * queries, keys)
     mixed = flat @ x  # x̃
-    mixed_squared = mixed.square().sum(-1, keepdim=True)
-    x_squared = flat @ x.square().sum(-1, keepdim=True)
+    mixed_squared = mixed.norm(dim=-1, keepdim=True).square_()
+    x_squared = flat @ lengths.square()[..., None]
     gain = (mixed @ x.transpose(-1, -2)).sub_(mixed_squared).div_(x_squared)
     if sums_to_one:
         surplus = torch.zeros_like(x_squared)
@@ -150,24 +154,21 @@ def band_sums(
     counted: Bool[Tensor, "batch head query key"],
     bands: Sequence[float],
 ) -> Float[Tensor, "5 batch head band"]:
-    """BAND_SUMS over the counted query-key pairs, by attention weight: from bands[k] up to bands[k − 1]."""
-    weights = weights.masked_fill(~counted, torch.nan)  # in no band
-    gains_more, steps_up = gain > 0, advantage > 0
-    steps = (weights * advantage).abs_()
-    sums = []
-    upper = torch.inf
-    for lower in bands:
-        within = (weights >= lower) & (weights < upper)
-        sums.append(
-            torch.stack(
-                [
-                    within.sum((-1, -2), dtype=torch.float64),
-                    (within & gains_more).sum((-1, -2), dtype=torch.float64),
-                    (within & steps_up).sum((-1, -2), dtype=torch.float64),
-                    torch.where(within, gain, 0).sum((-1, -2)).double(),
-                    torch.where(within, steps, 0).sum((-1, -2)).double(),
-                ]
-            )
-        )
-        upper = lower
-    return torch.stack(sums, -1)
+    """BAND_SUMS over the counted query-key pairs, by attention weight: from bands[k] up to bands[k − 1]; the last is 0.
+
+    As one product of bands by quantities, which takes a third of the time of sums under masks. Counts are exact up to
+    2**24 pairs of a head and block.
+    """
+    within = weights.new_empty(len(bands), *weights.shape)
+    torch.ge(weights, 0, out=within[-1]).mul_(counted)
+    for band, lower in enumerate(bands[:-1]):
+        torch.ge(weights, lower, out=within[band]).mul_(within[-1])
+    within[1:] -= within[:-1].clone()
+    quantities = weights.new_empty(len(BAND_SUMS), *weights.shape)
+    quantities[0] = 1
+    torch.gt(gain, 0, out=quantities[1])
+    torch.gt(advantage, 0, out=quantities[2])
+    quantities[3] = gain
+    torch.mul(weights, advantage, out=quantities[4]).abs_()
+    left, right = (each.flatten(-2).permute(1, 2, 0, 3) for each in (quantities, within))
+    return (left @ right.transpose(-1, -2)).permute(2, 0, 1, 3).double()

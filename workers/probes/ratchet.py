@@ -76,11 +76,12 @@ class RatchetCollector:
         assert attention.hidden is not None
         layer = attention.layer
         x = rows.at_least_float32(attention.hidden)
+        lengths = x.norm(dim=-1)
         done = 0
         # a block holds a mixed input x̃ per row beside the row itself
         for positions in rows.query_blocks(self._queries, attention, at_least=x.shape[-1]):
             credit = delta[:, rows.as_index(positions)].transpose(1, 2)
-            top, floats, bands, identity, departure = _block(attention, positions, credit, x)
+            top, floats, bands, identity, departure = _block(attention, positions, credit, x, lengths)
             part = slice(done, done + len(positions))
             target = self._floats[:, layer, :, self._batch, part]
             for number, name in enumerate(FLOATS):
@@ -129,6 +130,7 @@ def _block(
     positions: range,
     delta: Float[Tensor, "batch head query d_value"],
     x: Float[Tensor, "batch position d_model"],
+    lengths: Float[Tensor, "batch position"],
 ) -> tuple[TopRows, dict[str, Tensor], Tensor, Tensor, Tensor]:
     """Rows of a block, its float columns and band sums, and its departures from the two identities."""
     size = delta.double().norm(dim=-1)  # the square of a small δ is no float32
@@ -136,7 +138,8 @@ def _block(
     unit = torch.where(credited[..., None], delta / size[..., None], 0).to(x.dtype)
     found = advantage.of_block(attention, positions, unit)
     weights = (found.scores - found.log_normalizers[..., None]).exp_()
-    gained = ratchet.gains(weights, x[:, : positions[-1] + 1], sums_to_one=attention.sinks is None)
+    keys = slice(0, positions[-1] + 1)
+    gained = ratchet.gains(weights, x[:, keys], lengths[:, keys], sums_to_one=attention.sinks is None)
     identity = found.residual(_largest_magnitude(found))
     several = (weights.shape[-1] - found.hidden.sum(-1)) > 1
     counted = (credited & several)[..., None].expand(weights.shape).clone()

@@ -161,7 +161,7 @@ def test_orthogonal_inputs_give_the_article_s_difference_of_weights() -> None:
     generator = torch.Generator().manual_seed(3)
     x = 1.7 * torch.linalg.qr(torch.randn(9, 9, generator=generator, dtype=torch.float64)).Q[None]
     weights = torch.randn(1, 2, 4, 9, generator=generator, dtype=torch.float64).softmax(-1)
-    found = ratchet.gains(weights, x, sums_to_one=True)
+    found = ratchet.gains(weights, x, x.norm(dim=-1), sums_to_one=True)
     torch.testing.assert_close(found.gain, weights - weights.square().sum(-1, keepdim=True))
     torch.testing.assert_close(found.x_squared, torch.full((1, 2, 4), 1.7**2, dtype=torch.float64))
 
@@ -174,7 +174,7 @@ def test_gains_weighted_by_attention_add_up_and_are_bounded(
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(1, keys, 5, generator=generator, dtype=torch.float64)
     weights = mass * (sharpness * torch.randn(1, 1, 1, keys, generator=generator, dtype=torch.float64)).softmax(-1)
-    found = ratchet.gains(weights, x, sums_to_one=False)
+    found = ratchet.gains(weights, x, x.norm(dim=-1), sums_to_one=False)
     torch.testing.assert_close((weights * found.gain).sum(-1), found.surplus, atol=1e-12, rtol=1e-9)
     bound = 1 + x.norm(dim=-1)[:, None, None] / found.x_squared.sqrt()[..., None]
     assert bool((found.gain.abs() <= bound + 1e-9).all())
@@ -252,8 +252,8 @@ def test_an_input_that_is_not_what_v_acts_on_fails_the_job(monkeypatch) -> None:
 def test_gains_that_do_not_cancel_fail_the_job(monkeypatch) -> None:
     right = ratchet.gains
 
-    def wrong(weights, x, *, sums_to_one):
-        return right(weights.roll(1, 1), x, sums_to_one=sums_to_one)  # another head's
+    def wrong(weights, *others, **named):
+        return right(weights.roll(1, 1), *others, **named)  # another head's
 
     monkeypatch.setattr(ratchet, "gains", wrong)
     with pytest.raises(KeyholeError, match="Σ a ΔA = 0") as failure:

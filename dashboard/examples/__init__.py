@@ -1,0 +1,1 @@
+"""Small closed models of the article, in NumPy, that the playground shows."""
