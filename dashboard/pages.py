@@ -3,10 +3,14 @@
 import streamlit as st
 
 JOBS = "views/jobs.py"
-RESULTS = {"gradient_scale": "views/gradient_scale.py"}  # page by job kind
+RESULTS = {  # page by job kind
+    "gradient_scale": "views/gradient_scale.py",
+    "attention_profile": "views/attention_profile.py",
+}
 _TITLES = {
     JOBS: ("Jobs", ":material/list:"),
     "views/gradient_scale.py": ("Gradient scale", ":material/stacked_line_chart:"),
+    "views/attention_profile.py": ("Attention profile", ":material/visibility:"),
 }
 
 

@@ -3,6 +3,7 @@
 The address is the truth: a widget takes its value from there at every run and writes there when it changes.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,15 @@ def integers(name: str) -> list[int]:
 def integer(name: str) -> int | None:
     found = integers(name)
     return found[0] if found else None
+
+
+def number(name: str, default: float, low: float, high: float) -> float:
+    """A number of a query parameter, no less than ``low`` and no more than ``high``; the default where it is none."""
+    try:
+        found = float(st.query_params.get(name, ""))
+    except ValueError:
+        return default
+    return min(max(found, low), high) if math.isfinite(found) else default
 
 
 def write(name: str, value: Any) -> None:
@@ -36,6 +46,13 @@ def bind(name: str, value: Any, options: Sequence[Any]) -> dict[str, Any]:
         st.session_state[key] = [item for item in value if item in options]
     else:
         st.session_state[key] = value if value in options else (options[0] if options else None)
+    return {"key": key, "on_change": _writer(name, key)}
+
+
+def bind_number(name: str, value: float) -> dict[str, Any]:
+    """The same for a number field."""
+    key = f"{name}_choice"
+    st.session_state[key] = value
     return {"key": key, "on_change": _writer(name, key)}
 
 

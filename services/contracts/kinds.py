@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from services.contracts.errors import ErrorCode, KeyholeError
-from services.contracts.probes import gradient_scale
+from services.contracts.probes import attention_profile, gradient_scale
 from services.contracts.probes.common import ProbeParameters
 from services.contracts.tables import ResultTable, SummaryMetric
 
@@ -39,6 +39,16 @@ KINDS: dict[str, Kind] = {
             tables=(gradient_scale.TABLE,),
             metrics=gradient_scale.METRICS,
             watches="backward",
+        ),
+        Kind(
+            name="attention_profile",
+            queue="probe",
+            version=1,
+            summary="Entropy, local, sink and top weights of each query, and types of heads, Table 5.",
+            parameters=attention_profile.AttentionProfileParameters,
+            tables=(attention_profile.TABLE, attention_profile.REPEATED_TABLE),
+            metrics=attention_profile.METRICS,
+            watches="forward",
         ),
     )
 }

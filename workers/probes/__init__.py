@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workers.models.others import OtherModels
-from workers.probes import gradient_scale
+from workers.probes import attention_profile, gradient_scale
 from workers.probes.measurement import Measurement
 from workers.probes.passes import PassProbe
 
@@ -22,4 +22,5 @@ class OwnPasses:
 
 PROBES: dict[str, PassProbe | OwnPasses] = {
     "gradient_scale": gradient_scale.PROBE,
+    "attention_profile": attention_profile.PROBE,
 }

@@ -1,0 +1,141 @@
+"""The parts of the attention-profile page that show whole models: Table 5 and distributions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+import pandas as pd
+import streamlit as st
+
+from dashboard import url
+from dashboard.charts.metric_histograms import metric_histograms
+from dashboard.connection import reading
+from dashboard.downloads import CHART_CONFIG, sql_and_data
+from dashboard.formats import NOTHING, count
+from dashboard.job_names import titles
+from dashboard.queries import attention_profile as queries
+from dashboard.queries import summaries as summary_queries
+from dashboard.queries.attention_profile import Table5
+from dashboard.queries.jobs import FinishedJob
+from dashboard.queries.text import as_text
+from dashboard.tables import rows_height
+from dashboard.views.attention_profile_metrics import KIND, METRICS, decimals
+
+# Table 5 of "Stuck in a Loop" (https://hyperstition.cc/stuck-in-a-loop): 12 layers of 6 heads, 124M parameters, FineWeb
+ARTICLE_LOCAL, ARTICLE_ENTROPY_NATS = 0.7, 4.5
+ARTICLE = {
+    "Article: control": Table5(0, 72, 3.75, 0.238, 0.383, 8, 7),
+    "Article: NATQ": Table5(0, 72, 4.69, 0.149, 0.209, 1, 48),
+}
+MOST_NATS = 12.0
+
+
+def thresholds(jobs: Sequence[FinishedJob]) -> tuple[float, float]:
+    """Of local mass and entropy in nats: from the address, else those that the first job was given."""
+    given = jobs[0].parameters
+    local = url.number("local", given.get("local_threshold", ARTICLE_LOCAL), 0.0, 1.0)
+    entropy = url.number("entropy", given.get("entropy_threshold_nats", ARTICLE_ENTROPY_NATS), 0.0, MOST_NATS)
+    return local, min(entropy, MOST_NATS)
+
+
+def table_5(jobs: Sequence[FinishedJob]) -> None:
+    """Table 5 with a column per job beside those of the article; the thresholds can be moved."""
+    st.subheader("Table 5")
+    local, entropy = thresholds(jobs)
+    left, right, _ = st.columns([1, 1, 2])
+    with left:
+        st.number_input(
+            "Local: mass on eight tokens above",
+            min_value=0.0,
+            max_value=1.0,
+            step=0.05,
+            **url.bind_number("local", local),
+        )
+    with right:
+        st.number_input(
+            "Spread out: entropy above (nats)",
+            min_value=0.0,
+            max_value=MOST_NATS,
+            step=0.25,
+            **url.bind_number("entropy", entropy),
+        )
+    ids = [job.job_id for job in jobs]
+    with reading() as conn:
+        found = {row.job_id: row for row in queries.table_5(conn, ids, local=local, entropy=entropy)}
+    names = titles(jobs)
+    columns: dict[str, Sequence[str]] = {names[job]: _column(found[job], True, True) for job in ids if job in found}
+    same = (local == ARTICLE_LOCAL, entropy == ARTICLE_ENTROPY_NATS)
+    columns |= {name: _column(table, *same) for name, table in ARTICLE.items()}
+    statistics = [
+        "Mean attention entropy (nats)",
+        "Mean top-key attention",
+        "Mean attention within eight tokens",
+        f"Heads with local attention mass above {local:g}",
+        f"Heads with entropy above {entropy:g} nats",
+        "Heads",
+    ]
+    st.dataframe(
+        pd.DataFrame({"Statistic": statistics} | columns),
+        hide_index=True,
+        key="table_5",
+        height=rows_height(len(statistics)),
+        column_config={"Statistic": st.column_config.TextColumn(width=300)}
+        | {name: st.column_config.TextColumn(alignment="right") for name in columns},
+    )
+    st.caption(
+        "A head counts by its mean over queries. The article's columns are for 12 layers of 6 heads trained on "
+        "FineWeb; its counts stand at its own thresholds only, 0.7 and 4.5 nats. NATQ spreads attention: more entropy, "
+        "less on the top key and on the nearest tokens."
+    )
+    sql_and_data(
+        KIND,
+        "table-5",
+        as_text(queries.TABLE_5, jobs=ids, local=local, entropy=entropy),
+        pd.DataFrame(
+            [asdict(found[job]) | {"local_threshold": local, "entropy_threshold_nats": entropy} for job in found]
+        ),
+    )
+
+
+def _column(table: Table5, local: bool, spread_out: bool) -> list[str]:
+    """One column as text; a count is left out where its threshold is not the column's own."""
+    return [
+        decimals(table.mean_entropy_nats),
+        decimals(table.mean_top_weight),
+        decimals(table.mean_local_mass),
+        count(table.heads_local) if local else NOTHING,
+        count(table.heads_spread_out) if spread_out else NOTHING,
+        count(table.heads),
+    ]
+
+
+def distribution(jobs: Sequence[FinishedJob], metric_name: str) -> None:
+    """The metric over all queries (or random sequences) of each job, all heads together."""
+    metric, ids = METRICS[metric_name], [job.job_id for job in jobs]
+    with reading() as conn:
+        found = summary_queries.summaries(conn, summary_queries.JOB_SUMMARIES, jobs=ids, metrics=[metric_name])
+    if not found:
+        st.info("No summary of this metric is stored.", icon=":material/search_off:")
+        return
+    figure = metric_histograms(
+        found, titles(jobs), f"{metric.label}, all heads together", marks=marks(jobs, metric_name)
+    )
+    st.plotly_chart(
+        figure,
+        key="metric_distribution",
+        config=CHART_CONFIG,
+        alt=f"Histogram of {metric.label} over the {metric.rows} of all heads; the bins are in the CSV below.",
+    )
+    st.caption(f"**{metric.label}**: {metric.meaning}. Height: share of all {metric.rows} and heads in each bin.")
+    sql_and_data(
+        KIND,
+        "distribution",
+        as_text(summary_queries.JOB_SUMMARIES, jobs=ids, metrics=[metric_name]),
+        pd.DataFrame([asdict(summary) for summary in found]),
+        figure,
+    )
+
+
+def marks(jobs: Sequence[FinishedJob], metric_name: str) -> Mapping[str, float]:
+    """The threshold of Table 5, where the metric has one."""
+    local, entropy = thresholds(jobs)
+    return {"entropy_nats": {f"{entropy:g} nats": entropy}, "local_mass": {f"{local:g}": local}}.get(metric_name, {})
