@@ -1,6 +1,7 @@
 """Jobs that ride along in the passes of another: who may, and what becomes of them when their leader ends."""
 
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -14,7 +15,9 @@ from tests.integration.new_jobs import submission
 SHARDS = [(0, 1), (1, 1), (2, 1)]
 
 
-def insert(conn: psycopg.Connection, pass_key: str | None = "pass", credit: str | None = "sequence", **changes) -> int:
+def insert(
+    conn: psycopg.Connection, pass_key: str | None = "pass", credit: str | None = "sequence", **changes: Any
+) -> int:
     new = replace(submission(shards=SHARDS, **changes), pass_key=pass_key, pass_credit=credit)
     with conn.transaction():
         return jobs.insert(conn, new)
@@ -40,7 +43,8 @@ def outcomes(conn: psycopg.Connection, job_id: int) -> list[str | None]:
 def test_waiting_jobs_of_the_same_passes_ride_along(conn: psycopg.Connection) -> None:
     first = insert(conn)
     same, forward_only = insert(conn), insert(conn, credit=None)
-    insert(conn, credit="own_token"), insert(conn, pass_key="other"), insert(conn, pass_key=None)
+    for other in ({"credit": "own_token"}, {"pass_key": "other"}, {"pass_key": None}):
+        insert(conn, **other)
     leader, opened = lead(conn)
     assert leader.job_id == first
     assert [attempt.job_id for attempt in opened] == [same, forward_only]
@@ -65,7 +69,8 @@ def test_a_job_that_lost_an_attempt_is_measured_without_company(conn: psycopg.Co
 
 
 def test_members_claim_the_same_shard(conn: psycopg.Connection) -> None:
-    insert(conn), insert(conn)
+    insert(conn)
+    insert(conn)
     leader, (rider,) = lead(conn)
     with conn.transaction():
         assert shards.claim(conn, leader.token) is not None
@@ -84,7 +89,8 @@ def lease(conn: psycopg.Connection, token: UUID) -> object:
 
 
 def test_a_renewal_covers_the_riders(conn: psycopg.Connection) -> None:
-    insert(conn), insert(conn)
+    insert(conn)
+    insert(conn)
     leader, (rider,) = lead(conn)
     before = lease(conn, rider.token)
     (pulse,) = riders.renew(conn, leader.token, 90)
