@@ -44,3 +44,17 @@ def next_token_losses_(
         if values.dtype != flat.dtype:
             flat[part] = values.to(flat.dtype)
     return losses.view(sequences, length)[:, :-1], flat.view(sequences, length, vocabulary)
+
+
+def token_losses(
+    logits: Float[Tensor, "sequence query token"], targets: Int[Tensor, "sequence query"]
+) -> Float[Tensor, "sequence query"]:
+    """Losses in nats of predicting ``targets``, a few rows at a time; no gradient."""
+    flat, wanted = logits.detach().flatten(0, 1), targets.reshape(-1, 1)
+    losses = torch.empty(len(flat), dtype=torch.promote_types(logits.dtype, torch.float32), device=logits.device)
+    rows = max(1, CHUNK // logits.shape[-1])
+    for first in range(0, len(flat), rows):
+        part = slice(first, first + rows)
+        values = at_least_float32(flat[part])
+        losses[part] = values.logsumexp(-1) - values.gather(1, wanted[part])[:, 0]
+    return losses.view(targets.shape)
