@@ -42,8 +42,8 @@ async def resolve(
 
 async def resolve_all(
     turns: Turns, models: Sequence[str], dataset: str, settings: Settings
-) -> tuple[dict[str, list[ResolvedModel]], ResolvedDataset]:
-    """By source, the models that it names, one or a series of them, each resolved once; and the dataset."""
+) -> tuple[dict[str, dict[str, ResolvedModel]], ResolvedDataset]:
+    """By source, the models that it names, one or a series of them, each under its own source; and the dataset."""
     on_hub = any(source.strip().startswith("hf:") for source in (*models, dataset))
     async with turn(turns, on_hub=on_hub):
         return await anyio.to_thread.run_sync(_resolve_all, models, dataset, settings, limiter=turns.threads)
@@ -51,10 +51,10 @@ async def resolve_all(
 
 def _resolve_all(
     models: Sequence[str], dataset: str, settings: Settings
-) -> tuple[dict[str, list[ResolvedModel]], ResolvedDataset]:
+) -> tuple[dict[str, dict[str, ResolvedModel]], ResolvedDataset]:
     by_source = {source: models_of(source, settings) for source in dict.fromkeys(models)}
     resolved = {each: resolve_model(each, settings) for each in dict.fromkeys(chain(*by_source.values()))}
-    found = {source: [resolved[each] for each in series] for source, series in by_source.items()}
+    found = {source: {each: resolved[each] for each in series} for source, series in by_source.items()}
     return found, resolve_dataset(dataset, settings)
 
 

@@ -1,6 +1,6 @@
 """From the submission of a suite to its jobs: all of them, or none if anything about one is wrong."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,14 +45,17 @@ async def submit(
     Raises: RequestValidationError, KeyholeError as a job's submission does.
     """
     planned = plan(body)
-    first_bodies = [_body(body, planned, item, planned.models[0]) for item in planned.probes]
-    named = [source for each in first_bodies for source in each.parameters.other_models()]
+    named = [source for item in planned.probes for source in _named(body, planned, item)]
     found, dataset = await resolving.resolve_all(turns, [*planned.models, *named], planned.dataset, settings)
-    models = list({model.identity: model for source in planned.models for model in found[source]}.values())
-    news = []
-    for item in planned.probes:
-        for made, of_job in _jobs_of(body, planned, item, models, found):
-            news.append(new_job(made, of_job, dataset, token_id=token_id, settings=settings))
+    models: dict[str, ResolvedModel] = {}
+    for source in planned.models:
+        models |= found[source]
+    resolved = {each: model for series in found.values() for each, model in series.items()}
+    news = [
+        new_job(made, of_job, dataset, token_id=token_id, settings=settings)
+        for item in planned.probes
+        for made, of_job in _jobs_of(body, planned, item, models, resolved)
+    ]
     if len(news) > MOST_JOBS:
         raise KeyholeError(
             ErrorCode.INVALID_REQUEST,
@@ -110,17 +113,36 @@ def _refuse_useless(changes: dict[str, Any], probes: Sequence[SuiteItem]) -> Non
             )
 
 
+def _compared(item: SuiteItem, sources: Sequence[str]) -> dict[str, Any] | None:
+    """Parameters by which one job of the kind compares the models, unless the probe says itself what to compare."""
+    parameters = KINDS[item.kind].parameters.over_series(sources)
+    return None if parameters is None or item.parameters.keys() & parameters.keys() else parameters
+
+
+def _named(body: SuiteCreate, planned: Plan, item: SuiteItem) -> list[str]:
+    """Models that the probe's own parameters name."""
+    if _compared(item, planned.models) is not None:
+        return []
+    return _body(body, planned, item, planned.models[0]).parameters.other_models()
+
+
 def _jobs_of(
     body: SuiteCreate,
     planned: Plan,
     item: SuiteItem,
-    models: Sequence[ResolvedModel],
-    found: dict[str, list[ResolvedModel]],
+    models: Mapping[str, ResolvedModel],
+    resolved: Mapping[str, ResolvedModel],
 ) -> Iterator[tuple[JobCreateFields, list[ResolvedModel]]]:
-    """The jobs of one probe, each with its models resolved: one for every model."""
-    for model in models:
-        made = _body(body, planned, item, model.source)
-        yield made, [model, *(found[source][0] for source in made.parameters.other_models())]
+    """The jobs of one probe, each with its models resolved: one for every model, or one that compares them all."""
+    compared = _compared(item, list(models)) if len(models) > 1 else None
+    if compared is not None:
+        item = SuiteItem(kind=item.kind, parameters=item.parameters | compared)
+        models = dict([next(iter(models.items()))])
+    for source, model in models.items():
+        made = _body(body, planned, item, source)
+        if len(models) > 1:
+            made.label = f"{planned.name[:120]} · {source[-77:]}"  # a revision's name: the job itself has its commit
+        yield made, [model, *(resolved[other] for other in made.parameters.other_models())]
 
 
 def _body(body: SuiteCreate, planned: Plan, item: SuiteItem, model: str) -> JobCreateFields:

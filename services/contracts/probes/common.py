@@ -1,6 +1,7 @@
 """Parameters that every probe shares: which sequences, which queries, which arithmetic."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -55,6 +56,14 @@ class ProbeParameters(Parameters):
     def other_models(self) -> list[str]:
         """Sources of the models that the job reads besides its first, in the order in which probes number them."""
         return []
+
+    @classmethod
+    def over_series(cls, sources: Sequence[str]) -> dict[str, Any] | None:
+        """Parameters by which one job compares all models of a series; None for kinds that measure each model alone.
+
+        ``sources`` are as submitted, so that a revision may tell the step. The first is the job's own model.
+        """
+        return None
 
     def query_count(self) -> int:
         return len(self.queries.positions(self.length))
