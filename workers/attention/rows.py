@@ -59,10 +59,19 @@ def raw_scores(
     inputs: AttentionInputs, query: Float[Tensor, "batch head query d_key"], width: int
 ) -> Float[Tensor, "batch head query key"]:
     """Scores of the given query vectors with the first ``width`` keys, soft cap applied, nothing masked."""
-    key = at_least_float32(inputs.key[:, :, :width])
-    scores = grouped_product(at_least_float32(query) * inputs.scaling, key)
-    if inputs.softcap is not None:
-        scores.div_(inputs.softcap).tanh_().mul_(inputs.softcap)
+    return capped_scores(query, inputs.key[:, :, :width], inputs.scaling, inputs.softcap)
+
+
+def capped_scores(
+    query: Float[Tensor, "batch head query d_key"],
+    key: Float[Tensor, "batch kv_head key d_key"],
+    scaling: float,
+    softcap: float | None,
+) -> Float[Tensor, "batch head query key"]:
+    """Scores of queries with keys, soft cap applied, nothing masked."""
+    scores = grouped_product(at_least_float32(query) * scaling, at_least_float32(key))
+    if softcap is not None:
+        scores.div_(softcap).tanh_().mul_(softcap)
     return scores
 
 
@@ -73,8 +82,13 @@ def hidden_keys(inputs: AttentionInputs, positions: range, width: int) -> Bool[T
     """
     if inputs.mask is not None:
         return ~inputs.mask[:, :, as_index(positions), :width]
-    queries = torch.arange(positions.start, positions[-1] + 1, positions.step, device=inputs.key.device)
-    columns = torch.arange(positions[0] + 1, width, device=inputs.key.device)
+    return later_keys(positions, width, inputs.key.device)
+
+
+def later_keys(positions: range, width: int, device: torch.device) -> Bool[Tensor, "masks heads query hidden"]:
+    """The same of a plain causal mask: True where a key comes after the query."""
+    queries = torch.arange(positions.start, positions[-1] + 1, positions.step, device=device)
+    columns = torch.arange(positions[0] + 1, width, device=device)
     return (columns > queries[:, None])[None, None]
 
 
