@@ -1,21 +1,29 @@
-"""Which pages there are: the job list, and one result page per job kind."""
+"""Which pages there are: jobs, suites, and one result page per job kind."""
 
 import streamlit as st
 
 JOBS = "views/jobs.py"
+SUITES = "views/suites.py"
+PLAYGROUND = "views/playground.py"
 RESULTS = {  # page by job kind
     "gradient_scale": "views/gradient_scale.py",
     "attention_profile": "views/attention_profile.py",
+    "buried_keys": "views/buried_keys.py",
+    "ratchet": "views/ratchet.py",
 }
 _TITLES = {
     JOBS: ("Jobs", ":material/list:"),
+    SUITES: ("Suites", ":material/library_books:"),
     "views/gradient_scale.py": ("Gradient scale", ":material/stacked_line_chart:"),
     "views/attention_profile.py": ("Attention profile", ":material/visibility:"),
+    "views/buried_keys.py": ("Buried keys", ":material/travel_explore:"),
+    "views/ratchet.py": ("Ratchet", ":material/sync:"),
+    PLAYGROUND: ("Playground", ":material/play_circle:"),
 }
 
 
 def all_pages() -> list[st.Page]:
-    return [_page(JOBS, default=True), *(_page(path) for path in RESULTS.values())]
+    return [_page(JOBS, default=True), _page(SUITES), *(_page(path) for path in RESULTS.values()), _page(PLAYGROUND)]
 
 
 def _page(path: str, default: bool = False) -> st.Page:

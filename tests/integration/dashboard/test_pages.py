@@ -1,8 +1,6 @@
 """Every page run against a real database, as a viewer would see it."""
 
-from collections.abc import Callable, Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -18,39 +16,9 @@ from services.contracts.states import JobState, Scope
 from tests.conftest import MigratedDatabase
 from tests.integration.api.conftest import served
 from tests.integration.dashboard import samples
+from tests.integration.dashboard.opened import APP, Open, texts
 
-APP = Path(__file__).resolve().parents[3] / "dashboard" / "app.py"
 HOSTILE = "*bold* [link](http://x) <script>alert(1)</script> :red[r] $m$"
-Open = Callable[..., AppTest]
-
-
-@pytest.fixture
-def owner(database: MigratedDatabase) -> Iterator[psycopg.Connection]:
-    with database.connect() as conn:
-        yield conn
-
-
-@pytest.fixture
-def open_page(database: MigratedDatabase, monkeypatch: pytest.MonkeyPatch) -> Open:
-    """Opens a page at an address, and fails on a traceback in it."""
-    monkeypatch.setenv("KEYHOLE_ANALYST_URL", database.analyst_url)
-    monkeypatch.setenv("KEYHOLE_API_URL", "http://127.0.0.1:9")
-
-    def opened(page: str = "views/jobs.py", **query: str) -> AppTest:
-        app = AppTest.from_file(APP, default_timeout=60)
-        app.query_params.update(query)
-        if page != "views/jobs.py":
-            app.switch_page(page)
-        app.run()
-        assert not app.exception
-        return app
-
-    return opened
-
-
-def texts(app: AppTest) -> str:
-    elements = [*app.title, *app.markdown, *app.caption, *app.error, *app.info, *app.warning, *app.text, *app.code]
-    return "\n".join(str(element.value) for element in elements)
 
 
 def test_every_kind_has_a_result_page() -> None:

@@ -1,0 +1,68 @@
+"""Suites and their jobs."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import psycopg
+from psycopg.rows import class_row
+
+MOST_SUITES = 200
+
+SUITES = """
+SELECT suite.id, suite.name, suite.created_at, suite.submitted_by,
+       count(DISTINCT job.model_identity) AS models, count(*) AS jobs,
+       count(*) FILTER (WHERE job.state = 'succeeded') AS succeeded,
+       count(*) FILTER (WHERE job.state IN ('failed', 'cancelled')) AS failed,
+       coalesce(sum(job.shards), 0)::bigint AS shards, coalesce(sum(job.shards_done), 0)::bigint AS shards_done
+FROM analysis.suite JOIN analysis.suite_job ON suite_id = suite.id JOIN analysis.job ON job.id = job_id
+WHERE strpos(lower(suite.name), lower(%(text)s)) > 0
+GROUP BY suite.id, suite.name, suite.created_at, suite.submitted_by
+ORDER BY suite.id DESC LIMIT %(limit)s"""
+
+MEMBERS = """
+SELECT job.id AS job_id, job.kind, job.state, job.label, job.model, job.rows, job.shards, job.shards_done,
+       job.duration_s, suite_job.reused, job.error_message
+FROM analysis.suite_job JOIN analysis.job ON job.id = job_id
+WHERE suite_id = %(suite)s ORDER BY suite_job.position"""
+
+
+@dataclass(frozen=True)
+class SuiteLine:
+    id: int
+    name: str
+    created_at: datetime
+    submitted_by: str | None
+    models: int
+    jobs: int
+    succeeded: int
+    failed: int  # or cancelled
+    shards: int
+    shards_done: int
+
+
+@dataclass(frozen=True)
+class Member:
+    job_id: int
+    kind: str
+    state: str
+    label: str | None
+    model: str
+    rows: int
+    shards: int
+    shards_done: int
+    duration_s: float | None
+    reused: bool
+    error_message: str | None
+
+
+def suites(conn: psycopg.Connection, text: str, limit: int = MOST_SUITES) -> list[SuiteLine]:
+    """Suites whose name holds the text, the newest first."""
+    with conn.cursor(row_factory=class_row(SuiteLine)) as cursor:
+        values = {"text": text.replace("\0", "").strip(), "limit": limit}
+        return cursor.execute(SUITES.encode(), values).fetchall()
+
+
+def members(conn: psycopg.Connection, suite_id: int) -> list[Member]:
+    """The suite's jobs in their order."""
+    with conn.cursor(row_factory=class_row(Member)) as cursor:
+        return cursor.execute(MEMBERS.encode(), {"suite": suite_id}).fetchall()

@@ -1,0 +1,47 @@
+"""The page of suites: the list, one suite, and the links to its results."""
+
+import psycopg
+
+from dashboard.pages import SUITES
+from db.repositories import suites
+from tests.integration.dashboard import samples
+from tests.integration.dashboard.opened import Open, texts
+
+
+def insert_suite(conn: psycopg.Connection, name: str) -> tuple[int, list[int]]:
+    job_ids = [
+        samples.insert_job(conn, "succeeded"),
+        samples.insert_job(conn, "running"),
+        samples.insert_job(conn, "failed", error_code="out_of_memory", error_message="No *memory* is left"),
+    ]
+    suite_id = suites.insert(conn, name, None)
+    for position, job_id in enumerate(job_ids):
+        suites.add(conn, suite_id, position, job_id, reused=position == 0)
+    return suite_id, job_ids
+
+
+def test_without_suites_the_page_says_how_to_submit_one(open_page: Open) -> None:
+    assert "keyhole submit suite" in texts(open_page(SUITES))
+
+
+def test_suites_are_listed_and_found_by_name(owner: psycopg.Connection, open_page: Open) -> None:
+    first, _ = insert_suite(owner, "pythia over steps")
+    insert_suite(owner, "another")
+    listed = open_page(SUITES, text="PYTHIA").dataframe[0].value
+    assert list(listed["Suite"]) == [first]
+    assert (listed["Jobs"][0], listed["Succeeded"][0], listed["Failed"][0]) == (3, 1, 1)
+    assert "No suite has that in its name" in texts(open_page(SUITES, text="mamba"))
+
+
+def test_a_suite_shows_its_jobs_their_errors_and_results(owner: psycopg.Connection, open_page: Open) -> None:
+    suite_id, job_ids = insert_suite(owner, "tour")
+    app = open_page(SUITES, suite=str(suite_id))
+    members = app.dataframe[0].value
+    assert list(members["Job"]) == job_ids
+    assert list(members["Stood before"]) == [True, False, False]
+    assert "1 succeeded" in texts(app)
+    assert r"No \*memory\* is left" in texts(app)
+
+
+def test_a_suite_that_is_not_there_is_no_error(open_page: Open) -> None:
+    assert "There is no suite 999" in texts(open_page(SUITES, suite="999"))
