@@ -22,12 +22,15 @@ class Layer:
     visible: Tensor  # the same, True where the key is in the row
     value: Tensor  # [batch, head, key, d_value]
     output: Tensor  # [batch, head, query, d_value]; autograd sees it
+    scores: Tensor  # as they enter the softmax, hidden keys among them; autograd sees them
 
 
 @dataclass
 class Recording:
     layers: list[Layer] = field(default_factory=list)
     logits: Tensor = field(default_factory=lambda: torch.empty(0))
+    # (layer, head, query, key): what is added to that score, in every sequence
+    offsets: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
 
 
 _recordings: list[Recording] = []
@@ -49,6 +52,11 @@ def _reference_attention(
     scores = torch.einsum("bhqd,bhkd->bhqk", query, key) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
+    added = torch.zeros_like(scores)
+    for (layer, *place), amount in _recordings[-1].offsets.items():
+        if layer == module.layer_idx:
+            added[(slice(None), *place)] = amount
+    scores = scores + added
     visible = (attention_mask == 0).expand_as(scores)
     unnormalized = torch.where(visible, scores.exp(), 0)
     total = unnormalized.sum(-1, keepdim=True)
@@ -56,7 +64,7 @@ def _reference_attention(
         total = total + s_aux.to(scores.dtype).exp()[None, :, None, None]
     pattern = unnormalized / total
     output = torch.einsum("bhqk,bhkd->bhqd", pattern, value)
-    _recordings[-1].layers.append(Layer(pattern.detach(), visible, value.detach(), output))
+    _recordings[-1].layers.append(Layer(pattern.detach(), visible, value.detach(), output, scores))
     return output.transpose(1, 2).contiguous(), None
 
 
@@ -65,21 +73,23 @@ AttentionMaskInterface.register("reference", eager_mask)
 
 
 @contextmanager
-def _recording() -> Iterator[Recording]:
-    _recordings.append(Recording())
+def _recording(offsets: dict[tuple[int, int, int, int], float] | None) -> Iterator[Recording]:
+    _recordings.append(Recording(offsets=offsets or {}))
     try:
         yield _recordings[-1]
     finally:
         _recordings.pop()
 
 
-def record(model: PreTrainedModel, token_ids: Tensor) -> Recording:
+def record(
+    model: PreTrainedModel, token_ids: Tensor, offsets: dict[tuple[int, int, int, int], float] | None = None
+) -> Recording:
     """Forward pass with explicit float64 attention; gradients are asked for at the embeddings."""
     before = model.config._attn_implementation
     model.set_attn_implementation("reference")
     handle = model.get_input_embeddings().register_forward_hook(lambda *call: call[-1].requires_grad_())
     try:
-        with _recording() as recording, torch.enable_grad():
+        with _recording(offsets) as recording, torch.enable_grad():
             recording.logits = model(token_ids, use_cache=False).logits
         return recording
     finally:
