@@ -1,7 +1,7 @@
 """Statements as text, with their values written in."""
 
 
-def as_text(query: str, **values: object) -> str:
+def as_text(query: str, /, **values: object) -> str:
     """The statement with its values written in, as it can be pasted into ``keyhole sql`` or psql."""
     text = query.strip()
     for name, value in values.items():

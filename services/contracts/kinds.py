@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from services.contracts.errors import ErrorCode, KeyholeError
-from services.contracts.probes import attention_profile, gradient_scale
+from services.contracts.probes import attention_profile, buried_keys, gradient_scale
 from services.contracts.probes.common import ProbeParameters
 from services.contracts.tables import ResultTable, SummaryMetric
 
@@ -49,6 +49,16 @@ KINDS: dict[str, Kind] = {
             tables=(attention_profile.TABLE, attention_profile.REPEATED_TABLE),
             metrics=attention_profile.METRICS,
             watches="forward",
+        ),
+        Kind(
+            name="buried_keys",
+            queue="probe",
+            version=1,
+            summary="Keys on which several heads of a layer agree by advantage, and how little they attend to them.",
+            parameters=buried_keys.BuriedKeysParameters,
+            tables=(buried_keys.KEY_TABLE, buried_keys.PICK_TABLE, buried_keys.QUERY_TABLE),
+            metrics=buried_keys.METRICS,
+            watches="backward",
         ),
     )
 }

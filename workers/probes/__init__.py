@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workers.models.others import OtherModels
-from workers.probes import attention_profile, gradient_scale
+from workers.probes import attention_profile, buried_keys, gradient_scale
 from workers.probes.measurement import Measurement
 from workers.probes.passes import PassProbe
 
@@ -23,4 +23,5 @@ class OwnPasses:
 PROBES: dict[str, PassProbe | OwnPasses] = {
     "gradient_scale": gradient_scale.PROBE,
     "attention_profile": attention_profile.PROBE,
+    "buried_keys": buried_keys.PROBE,
 }

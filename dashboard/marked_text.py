@@ -1,0 +1,44 @@
+"""Text of a sequence as HTML with some of its tokens marked. The text is untrusted: every part of it is escaped."""
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_BOX = "max-height:18rem;overflow:auto;white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.7;font-size:0.9rem"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How a token stands out: colours that read on light and dark, and what a pointer over it shows."""
+
+    colour: str  # #rrggbb
+    told: str
+    filled: bool = True  # else underlined only
+
+
+def visible(text: str | None, token_id: int | None = None) -> str:
+    """A token on one line: line breaks and tabs as signs, a lone space too; its number where it has no text."""
+    if text is None:
+        return "" if token_id is None else f"#{token_id}"
+    shown = text.replace("\n", "⏎").replace("\t", "⇥")
+    return "␣" * len(shown) if shown.isspace() else shown
+
+
+def marked_text(tokens: Sequence[tuple[int, str]], marks: Mapping[int, Mark]) -> str:
+    """A scrolling box with the tokens (position, text) in a row."""
+    return f'<div style="{_BOX}">{"".join(_token(text, marks.get(position)) for position, text in tokens)}</div>'
+
+
+def legend(marks: Sequence[Mark]) -> str:
+    """One line of samples of these marks."""
+    return '<div style="font-size:0.85rem">' + " &nbsp; ".join(_token(mark.told, mark) for mark in marks) + "</div>"
+
+
+def _token(text: str, mark: Mark | None) -> str:
+    if mark is None:
+        return html.escape(text)
+    style = f"border-bottom:2px solid {mark.colour}"
+    if mark.filled:
+        style = f"background:{mark.colour}44;border:1.5px solid {mark.colour};border-radius:3px;padding:0 1px"
+    shown = html.escape(text if text.strip() else visible(text))
+    return f'<span style="{style}" title="{html.escape(mark.told)}">{shown}</span>'

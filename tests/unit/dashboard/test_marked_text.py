@@ -1,0 +1,29 @@
+"""Marked text: everything of the corpus is escaped, and only the marked tokens stand out."""
+
+import re
+
+from dashboard.marked_text import Mark, legend, marked_text, visible
+
+
+def test_text_and_what_a_mark_tells_are_escaped() -> None:
+    hostile = "</span><script>alert('1')</script> \" &"
+    shown = marked_text([(0, hostile), (1, hostile)], {1: Mark("#112233", hostile)}) + legend(
+        [Mark("#112233", hostile)]
+    )
+    assert set(re.findall(r"</?(\w+)", shown)) == {"div", "span"}
+    assert shown.count("&lt;script&gt;") == 5  # two tokens, one title of a token, and the legend with its title
+    assert re.findall(r'title="([^"]*)"', shown)[0].endswith("&quot; &amp;")
+
+
+def test_only_marked_tokens_stand_out_and_text_stays_whole() -> None:
+    shown = marked_text(
+        [(3, "one "), (4, "two"), (5, "\n")], {4: Mark("#112233", "here"), 5: Mark("#445566", "x", False)}
+    )
+    assert re.sub(r"<[^>]+>", "", shown) == "one two⏎"
+    assert "border-bottom:2px solid #445566" in shown
+    assert shown.count("<span") == 2
+
+
+def test_tokens_without_ink_can_be_seen() -> None:
+    assert [visible(text) for text in (" ", "\n", "\t", " a b", "\n x")] == ["␣", "⏎", "⇥", " a b", "⏎ x"]
+    assert (visible(None, 7), visible(None)) == ("#7", "")
