@@ -1,7 +1,7 @@
 """The credit loop of "Stuck in a Loop": gradient descent on the value matrix and the scores of one query (26-33).
 
-One query attends to n sources with inputs x_j, which stay as they are. With a = softmax(s), v_j = V x_j, y = Σ_j a_j v_j
-(all from that), δ = ∂L/∂y and A_j = −δ·(v_j − y), each step takes both gradients at the same point:
+One query attends to n sources whose inputs x_j stay as they are. With a = softmax(s), v_j = V x_j, y = Σ_j a_j v_j,
+δ = ∂L/∂y and A_j = −δ·(v_j − y), each step takes both gradients at the same point:
 
     V ← V − η_V δ x̃ᵀ, x̃ = Σ_j a_j x_j        s_j ← s_j + η_s a_j A_j
 

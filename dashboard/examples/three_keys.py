@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 D = 2  # width of query and keys
-Array = NDArray[np.float64]
+Array = NDArray[np.floating]
 
 KEYS = np.array([[-1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])  # equation 17
 
