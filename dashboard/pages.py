@@ -10,6 +10,7 @@ RESULTS = {  # page by job kind
     "attention_profile": "views/attention_profile.py",
     "buried_keys": "views/buried_keys.py",
     "ratchet": "views/ratchet.py",
+    "shared_routing": "views/shared_routing.py",
 }
 _TITLES = {
     JOBS: ("Jobs", ":material/list:"),
@@ -19,6 +20,7 @@ _TITLES = {
     "views/buried_keys.py": ("Buried keys", ":material/travel_explore:"),
     "views/ratchet.py": ("Ratchet", ":material/sync:"),
     PLAYGROUND: ("Playground", ":material/play_circle:"),
+    "views/shared_routing.py": ("Shared routing", ":material/merge:"),
 }
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from services.contracts.errors import ErrorCode, KeyholeError
-from services.contracts.probes import attention_profile, buried_keys, gradient_scale
+from services.contracts.probes import attention_profile, buried_keys, gradient_scale, shared_routing
 from services.contracts.probes.common import ProbeParameters
 from services.contracts.tables import ResultTable, SummaryMetric
 
@@ -59,6 +59,15 @@ KINDS: dict[str, Kind] = {
             tables=(buried_keys.KEY_TABLE, buried_keys.PICK_TABLE, buried_keys.QUERY_TABLE),
             metrics=buried_keys.METRICS,
             watches="backward",
+        ),
+        Kind(
+            name="shared_routing",
+            queue="probe",
+            version=1,
+            summary="Loss of each token when the heads of a layer share one pattern, Figure 5, or weigh by sigmoid.",
+            parameters=shared_routing.SharedRoutingParameters,
+            tables=(shared_routing.TABLE, shared_routing.UNMODIFIED_TABLE),
+            metrics=shared_routing.METRICS,
         ),
     )
 }

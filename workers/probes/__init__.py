@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workers.models.others import OtherModels
-from workers.probes import attention_profile, buried_keys, gradient_scale
+from workers.probes import attention_profile, buried_keys, gradient_scale, shared_routing
 from workers.probes.measurement import Measurement
 from workers.probes.passes import PassProbe
 
@@ -24,4 +24,5 @@ PROBES: dict[str, PassProbe | OwnPasses] = {
     "gradient_scale": gradient_scale.PROBE,
     "attention_profile": attention_profile.PROBE,
     "buried_keys": buried_keys.PROBE,
+    "shared_routing": OwnPasses(shared_routing.measure),
 }

@@ -1,0 +1,69 @@
+"""Losses under changed routing by brute force: one model pass in float64, every head's whole pattern written out."""
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import eager_mask
+
+_NAME = "routing_reference"
+_setting: dict[str, Any] = {}
+
+
+def _attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    heads, kv_heads = query.shape[1], key.shape[1]
+    visible = (attention_mask == 0)[:, 0]
+    scores = []
+    for head in range(heads):
+        each = query[:, head] @ key[:, head * kv_heads // heads].mT * (scaling or query.shape[-1] ** -0.5)
+        scores.append(each if softcap is None else softcap * torch.tanh(each / softcap))
+    sinks = [None] * heads if s_aux is None else list(s_aux.to(query.dtype))
+    routing = _setting["routing"] if module.layer_idx in _setting["layers"] else "softmax"
+    if routing.startswith("shared"):
+        scores = [torch.stack(scores).mean(0)] * heads
+        sinks = sinks if s_aux is None else [torch.stack(sinks).mean()] * heads
+    outputs = []
+    for head in range(heads):
+        if "softmax" in routing:
+            weights = torch.where(visible, scores[head].exp(), 0)
+            total = weights.sum(-1, keepdim=True)
+            weights = weights / (total if sinks[head] is None else total + sinks[head].exp())
+        else:
+            bias = _setting["bias"]
+            offset = -visible.sum(-1, keepdim=True).to(query.dtype).log() if bias is None else bias
+            weights = torch.where(visible, 1 / (1 + torch.exp(-scores[head] - offset)), 0)
+        outputs.append(weights @ value[:, head * kv_heads // heads])
+    return torch.stack(outputs, 2).contiguous(), None
+
+
+AttentionInterface.register(_NAME, _attention)
+AttentionMaskInterface.register(_NAME, eager_mask)
+
+
+def token_losses(
+    model: PreTrainedModel, ids: Tensor, routing: str, layers: Collection[int], bias: float | None = None
+) -> np.ndarray:
+    """Loss of every prediction [sequence, position], the last position left out, with ``layers`` routed so."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation(_NAME)
+    _setting.update(routing=routing, layers=layers, bias=bias)
+    try:
+        with torch.no_grad():
+            logits = model(ids, use_cache=False).logits
+    finally:
+        model.set_attn_implementation(before)
+    return F.cross_entropy(logits[:, :-1].mT, ids[:, 1:], reduction="none").double().numpy()
