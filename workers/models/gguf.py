@@ -1,6 +1,7 @@
-"""The built-in model: its GGUF turned into a safetensors folder once, about 25 s; every later load takes about one.
+"""The built-in models: a GGUF turned into a safetensors folder once, about 25 s; every later load takes about one.
 
-transformers marks a model out of a GGUF as quantized; the folder holds the plain float32 weights.
+transformers marks a model out of a GGUF as quantized; the folder holds the plain float32 weights. The rounded model is
+made from that folder.
 """
 
 import fcntl
@@ -9,17 +10,19 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
 from services.contracts.settings import Settings
-from services.sources.builtin import CONVERSION, BuiltinModel
+from services.sources.builtin import BASE, CONVERSION, BuiltinModel
 from services.sources.file_identity import file_sha256
+from workers.models.rounding import rounded
 
 _MARKER = "keyhole.json"
 
@@ -36,7 +39,11 @@ def converted_folder(model: BuiltinModel, settings: Settings) -> Path:
             for leftover in models.glob(f".{folder.name}-*"):  # its maker died: only the holder of the lock makes one
                 shutil.rmtree(leftover)
             making = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=models))
-            _convert(model, making)
+            if model.bits is None:
+                _convert(model, making)
+            else:
+                _round(converted_folder(replace(model, name=BASE, bits=None), settings), making, model.bits)
+            _mark(making, model)
             shutil.rmtree(folder, ignore_errors=True)
             making.rename(folder)
     return folder
@@ -64,6 +71,21 @@ def _convert(model: BuiltinModel, folder: Path) -> None:
     tied = {"lm_head.weight"} if network.config.tie_word_embeddings else set()
     tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items() if name not in tied}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _round(base: Path, folder: Path, bits: int) -> None:
+    """The model of another folder with the weights of its linear layers rounded."""
+    for path in base.iterdir():
+        if path.name not in (_MARKER, "model.safetensors"):
+            shutil.copyfile(path, folder / path.name)
+    tensors = {
+        name: rounded(tensor, bits) if name.endswith("_proj.weight") else tensor
+        for name, tensor in load_file(base / "model.safetensors").items()
+    }
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _mark(folder: Path, model: BuiltinModel) -> None:
     files = {path.name: [path.stat().st_size, path.stat().st_mtime_ns, file_sha256(path)] for path in folder.iterdir()}
     (folder / _MARKER).write_text(json.dumps({"gguf_sha256": model.sha256, "files": files}))
 

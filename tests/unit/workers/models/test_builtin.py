@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM
 from services.contracts.settings import Settings
 from services.sources import builtin
 from workers.data import read_sequences
-from workers.models import LoadedModel
+from workers.models import LoadedModel, load_model
 from workers.models.gguf import converted_folder
 
 
@@ -85,3 +85,23 @@ def test_a_damaged_conversion_is_made_again(
     (copy / "config.json").write_text(json.dumps({"model_type": "llama"}))
     converted_folder(model, settings)
     assert len(made) == 1
+
+
+def test_the_rounded_model_predicts_worse_and_still_knows_the_language(
+    smollm2: LoadedModel, builtin_settings: Settings
+) -> None:
+    worse = load_model("builtin:smollm2-135m-instruct-3bit", device="cpu", dtype="float32", settings=builtin_settings)
+    assert worse.architecture == smollm2.architecture
+    assert worse.identity != smollm2.identity
+    docs = read_sequences(
+        "builtin:python-docs",
+        tokenizer=worse.tokenizer,
+        vocabulary_size=worse.architecture.vocabulary_size,
+        sequences=2,
+        length=256,
+        settings=builtin_settings,
+    )
+    token_ids = torch.from_numpy(docs.token_ids).long()
+    with torch.no_grad():
+        losses = [model.model(token_ids, labels=token_ids, use_cache=False).loss.item() for model in (smollm2, worse)]
+    assert losses[0] + 0.1 < losses[1] < 0.6 * math.log(worse.architecture.vocabulary_size)
