@@ -29,9 +29,9 @@ from workers.models.loaded import Architecture, LoadedModel
 from workers.probes.measurement import Measurement
 from workers.probes.passes import PassProbe
 
-# ‖J − J_autograd‖_F / ‖J‖_F. A row with nearly all of its weight on one key has a J that is a small difference, of which
-# autograd keeps fewer digits than we do: below SATURATED of c · max‖k‖ · max‖v‖ that is what the error is measured by.
-# Measured: up to 5e-13 on the test families, 5e-14 on SmolLM2-135M (median 5e-16); a wrong factor gives far above 1e-3.
+# ‖J − J_autograd‖_F / ‖J‖_F. Where nearly all of a row's weight is on one key J is a small difference, of which
+# autograd keeps fewer digits than we do; so ‖J‖_F counts as SATURATED · c · max‖k‖ · max‖v‖ where it is less.
+# Measured: up to 5e-13 on the test families, 5e-14 on SmolLM2-135M (median 5e-16).
 JACOBIAN_TOLERANCE = 1e-12
 SATURATED = 1e-3
 # σ_r/σ_max where the rank of a short row is used up; it is set to 0 afterwards. Rounding of the squared matrix leaves
@@ -166,7 +166,7 @@ def _measure_block(
         raise KeyholeError(
             ErrorCode.SELF_CHECK_FAILED,
             f"A Jacobian of layer {head.layer} among queries {positions[0]} to {positions[-1]} is not finite.",
-            "The model's queries, keys or values overflowed: try dtype float32, and look whether its weights are finite.",
+            "Queries, keys or values overflowed: try dtype float32, and look whether the model's weights are finite.",
         )
     sigma = jacobian.singular_values(found, head.scaling)
     rank = jacobian.largest_rank(found, head)
@@ -225,7 +225,7 @@ def _mode_statistics(relative: Float[np.ndarray, "query mode"]) -> dict[str, np.
     """Mean and quantiles of σ_r/σ_max over the queries that have a J other than 0, mode by mode."""
     defined = relative[~np.isnan(relative[:, 0])]
     modes = relative.shape[1]
-    found = {"queries": np.full(modes, len(defined), np.int32)}
+    found: dict[str, np.ndarray] = {"queries": np.full(modes, len(defined), np.int32)}
     if not len(defined):
         return found | {name: np.full(modes, np.nan, np.float32) for name in ("mean", *_QUANTILES)}
     found["mean"] = defined.mean(0, dtype=np.float64).astype(np.float32)

@@ -1,4 +1,4 @@
-"""``jacobian_spectrum``: singular values of each query's attention Jacobian (equations 23 to 25 of "Stuck in a Loop")."""
+"""``jacobian_spectrum``: singular values of each query's Jacobian (equations 23 to 25 of "Stuck in a Loop")."""
 
 from typing import Annotated, Self
 
@@ -28,7 +28,7 @@ class JacobianSpectrumParameters(ProbeParameters):
         Field(
             ge=1,
             le=1024,
-            description="queries per head and sequence whose Jacobian is compared with one by automatic differentiation",
+            description="queries per head and sequence whose Jacobian is compared with that of autograd",
         ),
     ] = 1
 
@@ -58,7 +58,7 @@ TABLE = ResultTable(
 
 MODE_TABLE = ResultTable(
     name="jacobian_mode",
-    comment="Singular values relative to the largest, over the queries of one sequence: the curve and bands of Figure 3.",
+    comment="Singular values relative to the largest, over the queries of a sequence: curves and bands of Figure 3.",
     columns=(
         JOB,
         LAYER,

@@ -83,9 +83,9 @@ def _layers(model: PreTrainedModel, ids: Tensor) -> list[_Layer]:
     for attention, kind in zip(caught, kinds, strict=True):
         window = WINDOW if kind == "sliding_attention" else ids.shape[1]
         visible = ((distance >= 0) & (distance < window)).expand(len(ids), -1, -1)
-        tensors = (tensor.double() for tensor in (attention.query, attention.key, attention.value))
+        query, key, value = (tensor.double() for tensor in (attention.query, attention.key, attention.value))
         sinks = None if attention.sinks is None else attention.sinks.double()
-        found.append(_Layer(*tensors, visible, attention.scaling, attention.softcap, sinks))
+        found.append(_Layer(query, key, value, visible, attention.scaling, attention.softcap, sinks))
     return found
 
 
