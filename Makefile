@@ -49,6 +49,7 @@ fmt: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.gradient_scale
 	$(BIN)/python -m benchmarks.shared_routing
+	$(BIN)/python -m benchmarks.jacobian_spectrum
 	$(BIN)/python -m benchmarks.copy_rows
 	$(BIN)/keyhole up --detach
 	$(BIN)/python -m benchmarks.jobs
