@@ -23,9 +23,10 @@ def presets() -> dict[str, Preset]:
 
 def preset_named(name: str) -> Preset:
     """The preset of that name; raises KeyholeError (not_found) that lists them."""
-    if name not in presets():
-        raise KeyholeError(ErrorCode.NOT_FOUND, f"There is no preset {name!r}.", f"Presets: {', '.join(presets())}.")
-    return presets()[name]
+    for preset in presets().values():
+        if name in (preset.name, *preset.also):
+            return preset
+    raise KeyholeError(ErrorCode.NOT_FOUND, f"There is no preset {name!r}.", f"Presets: {', '.join(presets())}.")
 
 
 def _sorted(folder: Traversable) -> list[Traversable]:

@@ -72,7 +72,7 @@ def plan(body: SuiteCreate) -> Plan:
     """The preset, if any, with what the submission changes; raises KeyholeError (not_found, invalid_request)."""
     if body.preset is not None:
         preset = preset_named(body.preset)
-        models, dataset, probes = body.models or [preset.model], body.dataset or preset.dataset, preset.probes
+        models, dataset, probes = body.models or preset.models, body.dataset or preset.dataset, preset.probes
     else:
         models, dataset, probes = body.models, body.dataset, body.probes
     if not models or dataset is None:
@@ -98,7 +98,7 @@ def _changed(item: SuiteItem, changes: dict[str, Any]) -> SuiteItem:
             f"parameters.{item.kind} is {own!r}.",
             f"Below the name of a kind stand its parameters, such as {item.kind}.length.",
         )
-    return SuiteItem(kind=item.kind, parameters=merged(merged(item.parameters, general), own))
+    return item.model_copy(update={"parameters": merged(merged(item.parameters, general), own)})
 
 
 def _refuse_useless(changes: dict[str, Any], probes: Sequence[SuiteItem]) -> None:
@@ -120,10 +120,11 @@ def _compared(item: SuiteItem, sources: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _named(body: SuiteCreate, planned: Plan, item: SuiteItem) -> list[str]:
-    """Models that the probe's own parameters name."""
+    """Models that the probe itself names."""
+    own = [item.model] if item.model else []
     if _compared(item, planned.models) is not None:
-        return []
-    return _body(body, planned, item, planned.models[0]).parameters.other_models()
+        return own
+    return own + _body(body, planned, item, planned.models[0]).parameters.other_models()
 
 
 def _jobs_of(
@@ -134,9 +135,11 @@ def _jobs_of(
     resolved: Mapping[str, ResolvedModel],
 ) -> Iterator[tuple[JobCreateFields, list[ResolvedModel]]]:
     """The jobs of one probe, each with its models resolved: one for every model, or one that compares them all."""
+    if item.model:
+        models = {item.model: resolved[item.model]}
     compared = _compared(item, list(models)) if len(models) > 1 else None
     if compared is not None:
-        item = SuiteItem(kind=item.kind, parameters=item.parameters | compared)
+        item = item.model_copy(update={"parameters": item.parameters | compared})
         models = dict([next(iter(models.items()))])
     for source, model in models.items():
         made = _body(body, planned, item, source)

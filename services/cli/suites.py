@@ -79,7 +79,7 @@ def presets(
     json: Json = False,
 ) -> None:
     """List the presets: suites with a name, such as the settings behind a figure of the article."""
-    found = [each for each in api().presets() if name in (None, each.name)]
+    found = [each for each in api().presets() if name is None or name in (each.name, *each.also)]
     if name is not None and not found:
         raise typer.BadParameter(f"There is no preset {name!r}; `keyhole presets` lists them.", param_hint="NAME")
     if json:
@@ -89,7 +89,13 @@ def presets(
     else:
         (preset,) = found
         output.data(f"{preset.title}\n\n{preset.about}\n")
-        output.fields([("model", preset.model), ("dataset", preset.dataset)])
+        output.fields(
+            [
+                ("models", ", ".join(preset.models)),
+                ("dataset", preset.dataset),
+                ("also", ", ".join(preset.also) or None),
+            ]
+        )
         for item in preset.probes:
             output.data(f"\n{item.kind}")
             output.fields((f"  {name}", value) for name, value in output.leaves(item.parameters))

@@ -21,6 +21,9 @@ class SuiteItem(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     kind: Annotated[str, Field(description="kind of job")]
+    model: Annotated[
+        str | None, Field(max_length=4096, description="a model of its own, whatever the suite's models are")
+    ] = None
     parameters: Annotated[
         dict[str, Any], Field(description="parameters of the kind; the others have their defaults")
     ] = {}
@@ -105,7 +108,8 @@ class Preset(BaseModel):
     name: Annotated[str, Field(pattern=PRESET_PATTERN)]
     title: str
     about: str
-    model: str
+    also: list[Annotated[str, Field(pattern=PRESET_PATTERN)]] = []  # other names of the same
+    models: list[str]
     dataset: str
     probes: list[SuiteItem]
 

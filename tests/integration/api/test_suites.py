@@ -115,12 +115,23 @@ def test_the_client_submits_lists_and_finds_jobs(api):
 
 
 def test_every_preset_can_be_submitted_but_for_its_sources(api, admin):
-    """With a model and data that exist here, and sequences short enough for them."""
+    """With models and data that exist here, and sequences short enough for them."""
+    folder = api.model.removeprefix("path:").rsplit("/", 1)[0] + "/pair"
+    for step in (1, 2):
+        write_model_of_step(folder, step)
     for preset in admin.get("/v1/presets").json():
-        changes = {"length": 64, "sequences": 1, "queries": {"start": 8}}
+        kinds = {probe["kind"] for probe in preset["probes"]}
+        changes: dict[str, object] = {"length": 64, "sequences": 1, "queries": {"start": 8}}
+        if "calibration" in kinds:
+            changes["calibration"] = {"teacher": api.model}
+        compares = kinds == {"pattern_stability"}
+        models = [f"path:{folder}/*"] if compares else [api.model]
         answer = admin.post(
             "/v1/suites",
-            json={"preset": preset["name"], "models": [api.model], "dataset": api.dataset, "parameters": changes},
+            json={"preset": preset["name"], "models": models, "dataset": api.dataset, "parameters": changes},
         )
         assert answer.status_code == 202, (preset["name"], answer.text)
         assert len(answer.json()["members"]) == len(preset["probes"])
+        if compares:
+            (job,) = answer.json()["members"]
+            assert [each["step"] for each in job["parameters"]["checkpoints"]] == [2]
