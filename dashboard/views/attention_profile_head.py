@@ -56,7 +56,16 @@ def one_head(jobs: Sequence[FinishedJob], metric_name: str, chosen: tuple[int, i
             config=CHART_CONFIG,
             alt=f"Histogram of {metric.label} over the {metric.rows} of layer {layer}, head {head}.",
         )
-    st.dataframe(_statistics(with_head, found), hide_index=True, key="head_statistics")
+    table = _statistics(with_head, found)
+    st.dataframe(
+        table,
+        hide_index=True,
+        key="head_statistics",
+        height=rows_height(len(table), at_most=10),
+        column_config={
+            name: st.column_config.TextColumn(alignment="right") for name in ("Mean", "5 %", "Median", "95 %")
+        },
+    )
     sql_and_data(
         KIND,
         "head",
@@ -128,14 +137,14 @@ def _rows(jobs: Sequence[FinishedJob], layer: int, head: int) -> None:
         column_config={
             "Sequence": st.column_config.NumberColumn(width=75),
             "Query": st.column_config.NumberColumn(width=65, help="position in the sequence; it sees keys 0 to query"),
-            "Text before": st.column_config.TextColumn(width="large", alignment="right"),
+            "Text before": st.column_config.TextColumn(width=330, alignment="right"),
             "Token": st.column_config.TextColumn(width=110, help="the query's own token"),
             "Entropy": st.column_config.NumberColumn(format="%.2f", width=70, help="nats"),
             "Weight": st.column_config.NumberColumn(format="%.3f", width=70, help="on the key beside it"),
             "Back": st.column_config.NumberColumn(width=60, help="tokens from the query back to that key; 0 is itself"),
             "Key": st.column_config.NumberColumn(width=60, help="position of the key with the largest weight"),
             "Key's text": st.column_config.TextColumn(
-                width="medium", help="the key's token between ⟦ ⟧, with the text around it"
+                width=330, help="the key's token between ⟦ ⟧, with the text around it"
             ),
         },
     )

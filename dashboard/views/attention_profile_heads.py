@@ -21,6 +21,7 @@ from dashboard.tables import rows_height
 from dashboard.views.attention_profile_metrics import KIND, METRICS
 
 SIDES = ["at least", "at most"]
+EVERY = "every"  # no filter
 
 
 def by_head(jobs: Sequence[FinishedJob], metric_name: str) -> tuple[int, int]:
@@ -141,17 +142,17 @@ def head_table(jobs: Sequence[FinishedJob], metric_name: str) -> None:
 def _filtered(rows: Sequence[HeadProfile]) -> list[HeadProfile]:
     """Rows that the filter above the table keeps; it is off until a metric is chosen."""
     left, middle, right, far = st.columns([2, 1, 1, 2])
-    options = [None, *METRICS]
+    options = [EVERY, *METRICS]
     with left:
         st.selectbox(
             "Show heads with",
             options,
-            format_func=lambda name: "any values" if name is None else METRICS[name].label,
+            format_func=lambda name: "any values" if name == EVERY else METRICS[name].label,
             **url.bind("where", st.query_params.get("where"), options),
         )
     name = st.session_state["where_choice"]
     with middle:
-        st.selectbox("of", SIDES, disabled=name is None, **url.bind("side", st.query_params.get("side"), SIDES))
+        st.selectbox("of", SIDES, disabled=name == EVERY, **url.bind("side", st.query_params.get("side"), SIDES))
     side = st.session_state["side_choice"]
     limit = url.number("limit", 0.0, 0.0, 20.0)
     with right:
@@ -160,7 +161,7 @@ def _filtered(rows: Sequence[HeadProfile]) -> list[HeadProfile]:
             min_value=0.0,
             max_value=20.0,
             step=0.05,
-            disabled=name is None,
+            disabled=name == EVERY,
             **url.bind_number("limit", limit),
         )
     layers = sorted({row.layer for row in rows})
@@ -168,7 +169,7 @@ def _filtered(rows: Sequence[HeadProfile]) -> list[HeadProfile]:
         st.multiselect("in layers", layers, placeholder="all", **url.bind("layers", url.integers("layers"), layers))
     chosen = st.session_state["layers_choice"]
     kept = [row for row in rows if not chosen or row.layer in chosen]
-    if name is None:
+    if name == EVERY:
         return kept
     known = [(row, getattr(row, name)) for row in kept if getattr(row, name) is not None]
     return [row for row, value in known if (value >= limit if side == SIDES[0] else value <= limit)]

@@ -9,8 +9,8 @@ from dashboard.formats import NOTHING
 KIND = "attention_profile"
 
 
-def decimals(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.3f}"
+def decimals(value: float | None, digits: int = 3) -> str:
+    return NOTHING if value is None else f"{value:.{digits}f}"
 
 
 def signed(value: float | None) -> str:

@@ -99,7 +99,7 @@ def table_5(jobs: Sequence[FinishedJob]) -> None:
 def _column(table: Table5, local: bool, spread_out: bool) -> list[str]:
     """One column as text; a count is left out where its threshold is not the column's own."""
     return [
-        decimals(table.mean_entropy_nats),
+        decimals(table.mean_entropy_nats, 2),
         decimals(table.mean_top_weight),
         decimals(table.mean_local_mass),
         count(table.heads_local) if local else NOTHING,

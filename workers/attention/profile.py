@@ -79,7 +79,9 @@ def excess_over_bounds(profile: RowProfile) -> Float[Tensor, ""]:
 
     NaN in anything but the previous weight of query 0 stays NaN.
     """
-    beyond = torch.maximum(-profile.entropy_nats, profile.entropy_nats - profile.keys.log())
+    beyond = torch.maximum(
+        -profile.entropy_nats, profile.entropy_nats - profile.keys.to(profile.entropy_nats.dtype).log()
+    )
     for mass in (profile.top_weight, profile.local_mass, profile.sink_mass, profile.no_key_mass):
         beyond = torch.maximum(beyond, torch.maximum(mass - 1, -mass))
     return beyond.max()

@@ -14,7 +14,7 @@ from dashboard.views.attention_profile_metrics import METRICS
 from services.contracts.probes.attention_profile import TABLE
 from tests.conftest import MigratedDatabase
 from tests.integration.dashboard import profile_rows, samples
-from tests.integration.dashboard.test_pages import APP, texts
+from tests.integration.dashboard.opened import APP, texts
 
 WORDS = [[f" w{sequence}.{position}" for position in range(12)] for sequence in range(2)]
 
@@ -101,9 +101,9 @@ def test_the_page_shows_table_5_beside_the_article_and_moves_its_thresholds(
 ) -> None:
     app = opened(module_database, monkeypatch, jobs=str(jobs[0]), layer="1", head="1", metric="entropy_nats")
     table = app.dataframe[0].value
-    assert table["Article: control"].tolist() == ["3.750", "0.238", "0.383", "8", "7", "72"]
+    assert table["Article: control"].tolist() == ["3.75", "0.238", "0.383", "8", "7", "72"]
     mean = profile_rows.head_means(profile_rows.columns(0), "entropy_nats")
-    assert table.iloc[0, 1] == f"{mean.mean():.3f}"
+    assert table.iloc[0, 1] == f"{mean.mean():.2f}"
     assert (table.iloc[4, 1], table.iloc[4, 0]) == (str((mean > 4.5).sum()), "Heads with entropy above 4.5 nats")
     assert len(app.get("plotly_chart")) == 3
     assert "Layer 1, head 1" in [heading.value for heading in app.subheader]

@@ -5,7 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.probes.attention_profile import (
@@ -221,6 +225,30 @@ def test_scores_far_beyond_the_range_of_exp_give_sharp_rows_and_no_nan() -> None
     assert found.entropy_nats.tolist() == [[[0.0] * 4]]
     assert found.local_mass.tolist() == [[[1.0] * 4]]
     assert float(profile.excess_over_bounds(found)) <= 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(-200, 200, width=32), min_size=1, max_size=40), st.floats(-100, 100, width=32))
+def test_any_row_is_profiled_within_its_bounds_and_whatever_is_added_to_all_scores(
+    row: list[float], added: float
+) -> None:
+    scores = torch.tensor(row, dtype=torch.float64)
+    last = len(row) - 1
+    found, moved = (
+        profile.profile_of_block(
+            _made_up(torch.ones(1, 1, len(row), 1).double(), each[None, None, :, None]),
+            range(last, last + 1),
+            LOCAL_KEYS,
+        )
+        for each in (scores, scores + added)
+    )
+    weights = scipy.special.softmax(scores.numpy())
+    assert float(found.entropy_nats) == pytest.approx(scipy.stats.entropy(weights), abs=1e-9)
+    assert float(found.top_weight) == pytest.approx(weights.max()) and weights[int(found.top_key)] == weights.max()
+    assert float(found.local_mass) == pytest.approx(weights[-LOCAL_KEYS:].sum())
+    assert float(profile.excess_over_bounds(found)) < 1e-12
+    assert float(moved.entropy_nats) == pytest.approx(float(found.entropy_nats), abs=1e-9)
+    assert float(found.no_key_mass) == 0
 
 
 def _made_up(query: torch.Tensor, key: torch.Tensor) -> LayerAttention:
