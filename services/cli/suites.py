@@ -101,7 +101,8 @@ def presets(
             output.fields((f"  {name}", value) for name, value in output.leaves(item.parameters))
 
 
-def _wait(suite: "Suite", *, json: bool) -> None:
+def follow(suite: "Suite") -> None:
+    """Until every job has ended: a bar on a terminal; elsewhere, in a log say, a line for each change of state."""
     from services.client import SuiteFailed
 
     try:
@@ -110,7 +111,12 @@ def _wait(suite: "Suite", *, json: bool) -> None:
         else:
             suite.follow(_teller())
     except SuiteFailed:
-        pass  # told below, job by job
+        pass  # whoever asked looks at the jobs
+
+
+def _wait(suite: "Suite", *, json: bool) -> None:
+    try:
+        follow(suite)
     except KeyboardInterrupt:
         output.message(f"\nStopped waiting; suite {suite.id} goes on. Cancel it: keyhole suite {suite.id} --cancel")
         raise typer.Exit(ExitCode.INTERRUPTED) from None

@@ -1,92 +1,140 @@
-"""`make demo`: gradient scale of the built-in model on the built-in text, through the API, as any user would ask.
+"""`make demo`: every probe on the built-in model and text, small, through the API, as any user would ask.
 
 python -m services.local.demo           needs a running stack (`keyhole up`)
 """
 
 import sys
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal
 
-from services.cli import output, waiting
-from services.client import Job, Keyhole
+from services.cli import output, suites
+from services.client import Keyhole, Suite
 from services.contracts.errors import KeyholeError
+from services.contracts.jobs import SummaryRow
 from services.contracts.settings import settings
+from services.contracts.states import JobState
+from services.contracts.suites import SuiteJob
 from services.local import stack_file
 
-KIND = "gradient_scale"
-MODEL = "builtin:smollm2-135m-instruct"
-DATASET = "builtin:python-docs"
-PARAMETERS: dict[str, Any] = {
-    "sequences": 4,
-    "length": 512,
-    "batch": 1,
-}  # about a minute on two cores; a shard a sequence
+PRESET = "demo/tour"
 
-PER_LAYER = """\
-SELECT layer, a.n AS rows,
-       power(10, a.median) AS median_d_a,
-       power(10, c.median) AS median_d_c,
-       100 * larger.mean AS percent_d_a_above_d_c
-FROM layer_summary a
-JOIN layer_summary c USING (job_id, layer)
-JOIN layer_summary larger USING (job_id, layer)
-WHERE job_id = {job} AND a.metric = 'log10_d_a' AND c.metric = 'log10_d_c' AND larger.metric = 'd_a_exceeds_d_c'
-ORDER BY layer"""
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of a kind's job summary and what to call it."""
+
+    metric: str
+    statistic: Literal["median", "mean", "maximum"]
+    text: str  # with {value}
+    log10: bool = False
+
+
+FIGURES: dict[str, tuple[Figure, ...]] = {
+    "gradient_scale": (
+        Figure("log10_d_a", "median", "median D_a {value:.0f}", log10=True),
+        Figure("log10_d_c", "median", "median D_c {value:.1f}", log10=True),
+    ),
+    "ratchet": (
+        Figure("lead_grows", "mean", "lead of the top key in advantage grows in {value:.0%} of the queries"),
+        Figure("odds_grow", "mean", "its odds in {value:.0%}"),
+    ),
+    "buried_keys": (
+        Figure("abstains", "mean", "no coalition in {value:.0%} of the queries"),
+        Figure(
+            "log10_attention_rank", "maximum", "deepest attention rank of a coalition's key {value:.0f}", log10=True
+        ),
+    ),
+    "attention_profile": (
+        Figure("entropy_nats", "mean", "mean entropy {value:.2f} nats"),
+        Figure("top_weight", "mean", "mean top weight {value:.2f}"),
+        Figure("sink_mass", "mean", "mean weight on key 0 {value:.2f}"),
+    ),
+    "entropy_bound": (
+        Figure("gap_min", "median", "least distance of a row's entropy from its bound, median {value:.2f} nats"),
+    ),
+    "jacobian_spectrum": (
+        Figure("effective_rank", "median", "median effective rank {value:.2f}"),
+        Figure("effective_rank_below_10", "mean", "below 10 in {value:.1%} of the queries"),
+    ),
+    "shared_routing": (
+        Figure("extra_loss_nats", "median", "median extra loss over all layers {value:.4f} nats"),
+        Figure("extra_loss_nats", "maximum", "largest {value:.1f} nats"),
+    ),
+    "calibration": (
+        Figure("r", "median", "median r {value:.2f}"),
+        Figure("r_above_1_5", "mean", "above 1.5 in {value:.1%}"),
+    ),
+    "pattern_stability": (
+        Figure("js_nats", "median", "median divergence of full and three-bit patterns {value:.4f} nats"),
+    ),
+}
+
+PER_KIND = """\
+SELECT kind, metric, n, mean, median FROM suite_job JOIN job ON job.id = job_id JOIN job_summary USING (job_id)
+WHERE suite_id = {suite} ORDER BY suite_job.position, metric"""
 
 
 def main() -> int:
     try:
         with Keyhole() as keyhole:
-            job = keyhole.submit(KIND, model=MODEL, dataset=DATASET, **PARAMETERS)
-            _announce(job)
-            waiting.follow(job)
-            job.wait(progress=False)
-            _show(keyhole, job)
+            suite = keyhole.submit_suite(PRESET)
+            _announce(suite)
+            suites.follow(suite)
+            _show(keyhole, suite)
     except KeyholeError as error:
         output.message(f"Error: {error}")
         return 1
     except KeyboardInterrupt:
-        output.message("\nStopped watching; the job goes on. See it with: keyhole jobs")
+        output.message("\nStopped watching; the jobs go on. See them with: keyhole jobs")
         return 130
-    return 0
+    return 0 if all(member.state is JobState.SUCCEEDED for member in suite.detail.members) else 1
 
 
-def _announce(job: Job) -> None:
-    what = f"{KIND} of {MODEL} over {DATASET} ({', '.join(f'{name}={value}' for name, value in PARAMETERS.items())})"
-    if job.reused and job.state.terminal:
-        output.message(f"Job {job.id} measured {what} already: this is its stored answer, nothing is computed again.")
-    elif job.reused:
-        output.message(f"Job {job.id} is at work on {what} already; following it.")
+def _announce(suite: Suite) -> None:
+    members = suite.detail.members
+    if all(member.reused and member.state.terminal for member in members):
+        output.message(f"Suite {suite.id}: all {len(members)} jobs were measured already; nothing is computed again.")
     else:
-        output.message(f"Submitted job {job.id}: {what}")
+        output.message(f"Submitted suite {suite.id}, preset {PRESET}: {len(members)} jobs on {members[0].model}.")
 
 
-def _show(keyhole: Keyhole, job: Job) -> None:
-    statement = PER_LAYER.format(job=job.id)
-    layers = keyhole.sql(statement, arrow=True).to_pylist()
-    output.data(
-        f"\nSpread of attention (D_a) and of advantage (D_c) within a query, largest over median; job {job.id}\n"
-    )
+def _show(keyhole: Keyhole, suite: Suite) -> None:
+    output.data()
     output.table(
-        ("layer", "rows", "median D_a", "median D_c", "% D_a > D_c"),
+        ("job", "kind", "rows", "took", "what came out"),
         [
             (
-                row["layer"],
-                row["rows"],
-                f"{row['median_d_a']:.1f}",
-                f"{row['median_d_c']:.2f}",
-                f"{row['percent_d_a_above_d_c']:.1f}",
+                member.id,
+                member.kind,
+                f"{member.progress.rows:,}",
+                output.duration(member.duration_s),
+                _found(keyhole.job(member.id).summary_rows(level="job"), member),
             )
-            for row in layers
+            for member in suite.detail.members
         ],
     )
-    whole = {row.metric: row for row in job.summary_rows(level="job")}
-    share = whole["d_a_exceeds_d_c"].mean or 0.0
-    took = output.duration(job.detail.duration_s)
-    output.data(f"\n{job.detail.progress.rows:,} rows stored in {took}; D_a > D_c in {share:.1%} of them.")
-    output.data(f"\nThe table above is this SQL (keyhole sql, or keyhole psql):\n\n{statement}\n")
+    statement = PER_KIND.format(suite=suite.id)
+    output.data(f"\nThese and all other metrics are this SQL (keyhole sql, or keyhole psql):\n\n{statement}\n")
     stack = stack_file.read(settings().home.expanduser().absolute())
     if stack is not None:
-        output.data(f"Dashboard: {stack.dashboard_url}    API: {stack.api_url}/docs    Stop everything: make down")
+        output.data(
+            f"Dashboard: {stack.dashboard_url}/suites?suite={suite.id}    API: {stack.api_url}/docs    "
+            "Stop everything: make down"
+        )
+
+
+def _found(rows: list[SummaryRow], member: SuiteJob) -> str:
+    """What the job found, in a few words."""
+    if member.state is not JobState.SUCCEEDED:
+        return member.error.message if member.error else str(member.state)
+    by_metric = {row.metric: row for row in rows}
+    told = []
+    for figure in FIGURES.get(member.kind, ()):
+        row = by_metric.get(figure.metric)
+        value = getattr(row, figure.statistic) if row else None
+        if value is not None:
+            told.append(figure.text.format(value=10**value if figure.log10 else value))
+    return ", ".join(told)
 
 
 if __name__ == "__main__":
