@@ -74,7 +74,8 @@ def share_layers(panels: Sequence[SharePanel], lines: Mapping[str, Line]) -> go.
     figure.update_yaxes(tickformat=".0%", range=[0, 1], zeroline=False)
     figure.update_yaxes(title_text="share of queries", col=1)
     layers = 1 + max((s.layer or 0 for panel in panels for s in panel.summaries), default=0)
-    figure.update_xaxes(showgrid=False, zeroline=False, tick0=0, dtick=integer_step(layers, 32 // columns))
+    step = integer_step(layers, 32 // columns)
+    figure.update_xaxes(showgrid=False, zeroline=False, tick0=0, dtick=step, range=[-0.5, layers - 0.5])
     figure.update_xaxes(title_text="layer", row=rows)
     margin = {"l": 10, "r": 10, "t": top, "b": BELOW}
     lay_out(figure, height=top + area + BELOW, hovermode="x unified", margin=margin)

@@ -10,7 +10,7 @@ from dashboard.examples.three_keys import KEYS, D, Picture, ThreeKeys, deadlock,
 from dashboard.views.playground_downloads import downloads
 from dashboard.views.playground_numbers import choice, field, slider
 
-MODES = {"deadlock": "The article's deadlock", "free": "Move everything"}
+MODES = {"deadlock": "Deadlock", "free": "Free"}
 START = deadlock(0.05, 1.0)  # where moving everything begins
 
 
@@ -80,13 +80,13 @@ def _pair(label: str, name: str, default: np.ndarray) -> tuple[float, float]:
 
 def _figures(found: Picture) -> None:
     figures = {
-        "Length of the query update": (f"{np.linalg.norm(found.update):.3g}", "‖∇_q L‖ = ‖Jᵀδ‖"),
+        "Query update": (f"{np.linalg.norm(found.update):.3g}", "its length, ‖∇_q L‖ = ‖Jᵀδ‖"),
         "Output correction": (f"{np.linalg.norm(found.delta):.3g}", "‖δ‖, distance of y from the target"),
         "Transmitted": (
             f"{np.linalg.norm(found.update) / np.linalg.norm(found.delta):.3g}" if found.delta.any() else "–",
             "‖Jᵀδ‖ / ‖δ‖: between the smallest and the largest singular value",
         ),
-        "Singular values": (" , ".join(f"{value:.3g}" for value in found.singular_values), "of the Jacobian ∂y/∂q"),
+        "Largest singular value": (f"{found.singular_values[0]:.3g}", "of the Jacobian ∂y/∂q"),
         "Smallest / largest": (f"{found.flatness:.3g}", "how flat the ellipse is"),
     }
     for column, (name, (value, told)) in zip(st.columns(len(figures)), figures.items(), strict=True):

@@ -47,12 +47,12 @@ class ShareStatistic:
 STATISTICS = {
     statistic.column: statistic
     for statistic in (
-        ShareStatistic("lead_grows", "lead in advantage", "share: lead in advantage grows"),
-        ShareStatistic("lead_grows_elsewhere", "the same, top key not the first", "share: lead grows, not first key"),
-        ShareStatistic("odds_grow", "odds", "share: odds to runner-up grow"),
+        ShareStatistic("lead_grows", "lead in advantage", "share: lead grows"),
+        ShareStatistic("lead_grows_elsewhere", "the same, top key not the first", "share: lead grows"),
+        ShareStatistic("odds_grow", "odds", "share: odds grow"),
         ShareStatistic("ratchets", "both", "share: both grow", centred=False),
         ShareStatistic("top_is_first", "top key is the first", "share: top key is key 0", centred=False),
-        ShareStatistic("top_weight", "weight of the top key", "mean weight of top key", centred=False),
+        ShareStatistic("top_weight", "weight of the top key", "mean weight", centred=False),
     )
 }
 SHARES = ["lead_grows", "lead_grows_elsewhere", "gain_top_positive", "odds_grow", "odds_rest_grow", "ratchets"]
@@ -65,12 +65,12 @@ LINES = {
     "top_is_first": Line("top key is the first", NEUTRAL, "dot"),
 }
 _FIGURES = {
-    "Lead in advantage grows": ("lead_grows", "share of queries whose top key gains more advantage than the runner-up"),
-    "… top key not the first": ("lead_grows_elsewhere", "the same among queries whose top key is not position 0"),
-    "Gains on the rest": ("gain_top_positive", "share of queries whose top key gains advantage: on the row's mean"),
+    "Lead grows": ("lead_grows", "share of queries whose top key gains more advantage than the runner-up"),
+    "… not on key 0": ("lead_grows_elsewhere", "the same among queries whose top key is not position 0"),
+    "Gains on rest": ("gain_top_positive", "share of queries whose top key gains advantage: on the row's mean"),
     "Odds grow": ("odds_grow", "share of queries whose top key's attention odds to the runner-up grow"),
     "Both": ("ratchets", "lead in advantage and odds grow together"),
-    "Top key is the first": ("top_is_first", "share of queries whose top key is position 0, an attention sink mostly"),
+    "Top key is 0": ("top_is_first", "share of queries whose top key is position 0, an attention sink mostly"),
 }
 
 

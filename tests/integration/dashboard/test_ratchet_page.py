@@ -86,8 +86,8 @@ def test_shares_bands_and_rows_of_a_job_are_shown(open_page: Open, jobs: list[in
     app = open_page(RESULTS["ratchet"], jobs=str(jobs[0]), layer="1", head="0", scope="head")
     shown = {metric.label: metric.value for metric in app.metric}
     # of 24 rows one is undefined; the lead grows in the twelve of layer 1
-    assert shown["Lead in advantage grows"] == f"{100 * 12 / 23:.1f} %"
-    assert shown["Top key is the first"] == f"{100 * 7 / 23:.1f} %"
+    assert shown["Lead grows"] == f"{100 * 12 / 23:.1f} %"
+    assert shown["Top key is 0"] == f"{100 * 7 / 23:.1f} %"
     assert "Left out: 1 queries" in texts(app)
     bands = table(app, "Sources")
     # sequence 1 has twice the sources of sequence 0, and all of them gain
@@ -122,7 +122,7 @@ def test_a_scope_or_head_that_no_job_has_is_said(open_page: Open, jobs: list[int
 def test_the_three_keys_follow_the_address_and_the_sliders(open_page: Open) -> None:
     app = open_page(PLAYGROUND, epsilon="-3", advantage="2")
     shown = {metric.label: metric.value for metric in app.metric}
-    assert shown["Length of the query update"] == f"{1e-3 * 2 / np.sqrt(2):.3g}"
+    assert shown["Query update"] == f"{1e-3 * 2 / np.sqrt(2):.3g}"
     assert shown["Smallest / largest"] == "0.001"
     app.slider(key="epsilon_choice").set_value(-1.0).run()
     assert app.query_params["epsilon"] == "-1.0"
