@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from services.contracts.errors import ErrorCode, KeyholeError
-from services.contracts.probes import attention_profile, buried_keys, gradient_scale, shared_routing
+from services.contracts.probes import attention_profile, buried_keys, gradient_scale, ratchet, shared_routing
 from services.contracts.probes.common import ProbeParameters
 from services.contracts.tables import ResultTable, SummaryMetric
 
@@ -68,6 +68,16 @@ KINDS: dict[str, Kind] = {
             parameters=shared_routing.SharedRoutingParameters,
             tables=(shared_routing.TABLE, shared_routing.UNMODIFIED_TABLE),
             metrics=shared_routing.METRICS,
+        ),
+        Kind(
+            name="ratchet",
+            queue="probe",
+            version=1,
+            summary="Whether a gradient step pulls each query's top key further ahead, equations 26-33.",
+            parameters=ratchet.RatchetParameters,
+            tables=(ratchet.TABLE, ratchet.BAND_TABLE),
+            metrics=ratchet.METRICS,
+            watches="backward",
         ),
     )
 }
