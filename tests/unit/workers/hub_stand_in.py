@@ -21,7 +21,10 @@ def commit_of(folder: Path) -> str:
 
 @contextmanager
 def hub(root: Path) -> Iterator[str]:
-    """Serve ``root/models/ORG/NAME`` and ``root/datasets/ORG/NAME``; yields the endpoint's URL."""
+    """Serve ``root/models/ORG/NAME`` and ``root/datasets/ORG/NAME``; yields the endpoint's URL.
+
+    Every repository says that it has the branches ``main``, ``step9`` and ``step10`` and the tag ``v1``.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -59,6 +62,8 @@ def hub(root: Path) -> Iterator[str]:
             if folder is None or (len(self.rest) > 1 and self.rest[1] not in ("main", commit)):
                 code = "RepoNotFound" if folder is None else "RevisionNotFound"
                 self._send(404, b"", "text/plain", {"X-Error-Code": code})
+            elif "/api/" in self.path and self.rest[:1] == ["refs"]:
+                self._send(200, json.dumps(_references(commit)).encode(), "application/json")
             elif "/api/" in self.path and self.rest[:1] == ["tree"]:
                 self._send(200, json.dumps(_tree(folder)).encode(), "application/json")
             elif "/api/" in self.path:
@@ -103,6 +108,13 @@ def hub(root: Path) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _references(commit: str) -> dict[str, list[dict[str, str]]]:
+    def named(kind: str, *names: str) -> list[dict[str, str]]:
+        return [{"name": name, "ref": f"refs/{kind}/{name}", "targetCommit": commit} for name in names]
+
+    return {"branches": named("heads", "main", "step10", "step9"), "tags": named("tags", "v1"), "converts": []}
 
 
 def _tree(folder: Path) -> list[dict[str, object]]:

@@ -115,6 +115,21 @@ def test_a_model_that_cannot_be_measured_is_refused_at_submission(
     assert reason in refusal["message"]
 
 
+SERIES = "__import__('services.sources.series').sources.series.models_of({!r}, settings)"
+
+
+def test_revisions_that_match_a_pattern_are_a_series_in_the_order_of_their_numbers(
+    endpoint: str, tmp_path: Path
+) -> None:
+    steps = _ask(SERIES.format("hf:org/good@step*"), tmp_path, endpoint)
+    assert steps == ["hf:org/good@step9", "hf:org/good@step10"]
+    assert _ask(SERIES.format("hf:org/good@[mv]*"), tmp_path, endpoint) == ["hf:org/good@main", "hf:org/good@v1"]
+    refusal = _ask(SERIES.format("hf:org/good@epoch*"), tmp_path, endpoint)
+    assert (refusal["code"], "matches no model" in refusal["message"]) == ("model_not_found", True)
+    away = _ask(SERIES.format("hf:org/good@step*"), tmp_path, "http://127.0.0.1:9")
+    assert away["code"] == "unavailable"
+
+
 LOAD = (
     "(lambda l, s: [l.identity, l.architecture.layers, s.identity, s.fingerprint, s.documents[-1].name, "
     "l.tokenizer.decode(s.token_ids[0])])("
