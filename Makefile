@@ -48,6 +48,7 @@ fmt: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.gradient_scale
+	$(BIN)/python -m benchmarks.buried_keys
 	$(BIN)/python -m benchmarks.shared_routing
 	$(BIN)/python -m benchmarks.jacobian_spectrum
 	$(BIN)/python -m benchmarks.ratchet

@@ -120,6 +120,15 @@ WHERE a.job_id = 1 AND b.job_id = 2 AND metric = 'log10_d_a'
 ORDER BY abs(b.median - a.median) DESC NULLS LAST LIMIT 10""",
     ),
     Example(
+        "The strongest buried keys: coalitions on keys that no agreeing head ranks among its first hundred",
+        """\
+SELECT k.layer, k.sequence, k.query, k.key, token.text, k.direction, k.heads, k.score, k.attention_rank_smallest
+FROM (SELECT * FROM buried_key WHERE job_id = 1 AND attention_rank_smallest > 100
+      ORDER BY score DESC, layer, sequence, query, place LIMIT 10) AS k
+LEFT JOIN token ON token.job_id = 1 AND token.sequence = k.sequence AND token.position = k.key
+ORDER BY k.score DESC""",
+    ),
+    Example(
         "What went wrong lately",
         """\
 SELECT id, error_code, error_message, error_hint FROM job

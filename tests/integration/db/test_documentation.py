@@ -1,16 +1,22 @@
 """docs/sql.md is what the code says, and each of its examples runs as the analyst."""
 
+import numpy as np
 import psycopg
 import pytest
 
-from db import documentation, partitions, summaries
+from db import copy, documentation, partitions, summaries
 from db.repositories import datasets, jobs
 from services.contracts.kinds import KINDS
+from services.contracts.probes import buried_keys
 from services.contracts.states import JobState
 from tests.conftest import MigratedDatabase
 from tests.integration.db.conftest import TABLE, NewJob, gradient_scale_rows
 from tests.integration.db.test_datasets import DOCUMENTS, TOKENS, WORDS, TokenSet
 
+BURIED_KEY = {
+    column.name: np.array([600 if "rank" in column.name else 1], np.float32 if column.type == "float4" else np.int16)
+    for column in buried_keys.KEY_TABLE.columns[1:]
+}
 EXAMPLES = {example.title: example.query for example in documentation.EXAMPLES}
 
 
@@ -36,6 +42,9 @@ def test_every_example_runs_and_finds_something(
         jobs.describe(conn, job_id, dataset_id=dataset_id)
         partitions.finish(conn, TABLE.name, job_id)
         summaries.compute(conn, job_id, KINDS["gradient_scale"].metrics)
+        with conn.transaction():
+            partitions.create(conn, buried_keys.KEY_TABLE.name, job_id)
+            copy.copy_rows(conn, buried_keys.KEY_TABLE, job_id, BURIED_KEY)
         with conn.transaction():
             jobs.set_state(conn, job_id, JobState.SUCCEEDED)
     new_job(state=JobState.FAILED)
