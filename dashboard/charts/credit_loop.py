@@ -1,4 +1,8 @@
-"""Playback of the credit loop: weights and advantages of the sources at one step, and their course over all steps."""
+"""Playback of the credit loop: weights and credit of the sources at one step, and their course over all steps.
+
+The credit shown is attention × advantage, which a step on the scores adds (times η_s): the advantages themselves grow
+without end where their source no longer gets attention.
+"""
 
 import numpy as np
 import plotly.graph_objects as go
@@ -23,7 +27,12 @@ def credit_loop(course: Trajectory, step: int) -> go.Figure:
         column_widths=[0.3, 0.7],
         horizontal_spacing=0.09,
         vertical_spacing=0.16,
-        subplot_titles=("attention weight", "attention weight by step", "advantage", "log odds to the rest by step"),
+        subplot_titles=(
+            "attention weight",
+            "attention weight by step",
+            "attention × advantage",
+            "log odds to the rest by step",
+        ),
     )
     places = [(1, 1), (2, 1), (1, 2), (2, 2)]
     for trace, (row, col) in zip(_moving(course, step, names, colours), places, strict=True):
@@ -48,7 +57,8 @@ def credit_loop(course: Trajectory, step: int) -> go.Figure:
         go.Frame(data=_moving(course, at, names, colours), traces=[0, 1, 2, 3], name=str(at)) for at in shown
     ]
     figure.update_yaxes(range=[0, 1.02], row=1)
-    low, high = float(course.advantage.min()), float(course.advantage.max())
+    credit = course.attention * course.advantage
+    low, high = float(credit.min()), float(credit.max())
     edge = 0.08 * (high - low) or 0.1
     figure.update_yaxes(range=[min(low, 0) - edge, max(high, 0) + edge], row=2, col=1)
     figure.update_xaxes(title_text="step", row=2, col=2)
@@ -66,13 +76,14 @@ def credit_loop(course: Trajectory, step: int) -> go.Figure:
 
 def _moving(course: Trajectory, step: int, names: list[str], colours: list[str]) -> list[go.Bar | go.Scatter]:
     """What differs from frame to frame: two rows of bars, and a mark of the step in each panel of lines."""
-    weights, advantages = course.attention[step], course.advantage[step]
+    weights = course.attention[step]
+    credit = weights * course.advantage[step]
     odds = [float(course.log_odds_to_rest(source)[step]) for source in range(len(names))]
     mark = {"mode": "markers", "showlegend": False, "hoverinfo": "skip"}
     dots = {"color": colours, "size": 9, "line": {"color": NEUTRAL, "width": 1}}
     return [
         go.Bar(x=names, y=weights, marker={"color": colours}, showlegend=False, hovertemplate="%{y:.4f}"),
-        go.Bar(x=names, y=advantages, marker={"color": colours}, showlegend=False, hovertemplate="%{y:.4f}"),
+        go.Bar(x=names, y=credit, marker={"color": colours}, showlegend=False, hovertemplate="%{y:.4f}"),
         go.Scatter(x=[step] * len(names), y=weights, marker=dots, **mark),
         go.Scatter(x=[step] * len(names), y=odds, marker=dots, **mark),
     ]

@@ -98,7 +98,7 @@ def _output_plane(figure: go.Figure, example: ThreeKeys, picture: Picture) -> No
                 hovertemplate="(%{x:.4g}, %{y:.4g})<extra>" + name + "</extra>",
             ),
             row=1,
-        col=2,
+            col=2,
         )
     _arrow(figure, 2, picture.output, picture.output - picture.delta, CORRECTION, text="−δ")
 
@@ -130,16 +130,14 @@ def _arrow(
         text="",
     )
     if text:
-        middle = (start + end) / 2
         figure.add_annotation(
-            x=middle[0],
-            y=middle[1],
+            x=end[0],
+            y=end[1],
             xref=f"x{axis}",
             yref=f"y{axis}",
             text=text,
             showarrow=False,
-            xshift=8,
-            xanchor="left",
+            yshift=14 if end[1] >= start[1] else -14,
             font={"color": colour},
         )
 

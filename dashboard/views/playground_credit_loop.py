@@ -77,12 +77,15 @@ def _figures(course: Trajectory, step: int) -> None:
     figures = {
         "Top source": (f"{top + 1}: {weights[top]:.3f}", "its number and attention weight"),
         "Its advantage": (f"{advantages[top]:+.3g}", "A = −δ·(v − y)"),
-        "Score gap to the next": (f"{course.log_odds(top, next_)[step]:.3g}", "log of the ratio of their weights"),
-        "Lead in advantage": (
+        "Score gap": (
+            f"{course.log_odds(top, next_)[step]:.3g}",
+            "to the next source: log of the ratio of their weights",
+        ),
+        "Lead gains": (
             f"{lead:+.3g}",
             "change of it by the next step on the value matrix, against the next source",
         ),
-        "Log odds": (f"{growth:+.3g}", "change of the gap by the next step on the scores"),
+        "Log odds gain": (f"{growth:+.3g}", "change of the gap by the next step on the scores"),
         "Loss": (f"{float(course.loss[step]):.3g}", "δ·y, or half the squared distance from the target"),
     }
     for column, (name, (value, told)) in zip(st.columns(len(figures)), figures.items(), strict=True):
