@@ -105,7 +105,7 @@ def table_2(jobs: Sequence[FinishedJob], heads: Sequence[HeadSpectrum], sites: S
         hide_index=True,
         key="table_2",
         height=rows_height(len(STATISTICS), at_most=len(STATISTICS)),
-        column_config={"Statistic": st.column_config.TextColumn(width=300)}
+        column_config={"Statistic": st.column_config.TextColumn(width=300, pinned=True)}
         | {name: st.column_config.TextColumn(alignment="right") for name in columns},
     )
     st.caption(
