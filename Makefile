@@ -52,6 +52,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.shared_routing
 	$(BIN)/python -m benchmarks.jacobian_spectrum
 	$(BIN)/python -m benchmarks.ratchet
+	$(BIN)/python -m benchmarks.calibration
 	$(BIN)/python -m benchmarks.copy_rows
 	$(BIN)/keyhole up --detach
 	$(BIN)/python -m benchmarks.jobs

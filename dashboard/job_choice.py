@@ -12,15 +12,17 @@ from dashboard.queries.jobs import FinishedJob
 MOST_JOBS = 6
 
 
-def chosen_jobs(kind: str, most: int = MOST_JOBS, options: str = "") -> list[FinishedJob]:
+def chosen_jobs(
+    kind: str, most: int = MOST_JOBS, options: str = "", model: str = "builtin:smollm2-135m-instruct"
+) -> list[FinishedJob]:
     """The finished jobs of this kind in ``?jobs=``, the newest where none is named; empty after telling what to do.
 
-    ``options`` are those that a first command to submit such a job needs besides model and dataset.
+    The first command to submit such a job names ``model`` and has these ``options`` besides.
     """
     with reading() as conn:
         finished = {job.job_id: job for job in job_queries.finished_jobs(conn, kind)}
     if not finished:
-        command = f"keyhole submit {kind} --model builtin:smollm2-135m-instruct --dataset builtin:python-docs"
+        command = f"keyhole submit {kind} --model {model} --dataset builtin:python-docs"
         st.info(f"No {kind} job has succeeded yet. This command submits one:", icon=":material/rocket_launch:")
         st.code(" ".join([command, *([options] if options else []), "--wait"]), language="bash")
         st.page_link(JOBS, label="See the jobs that wait or run", icon=":material/list:")

@@ -11,6 +11,7 @@ RESULTS = {  # page by job kind
     "buried_keys": "views/buried_keys.py",
     "ratchet": "views/ratchet.py",
     "shared_routing": "views/shared_routing.py",
+    "calibration": "views/calibration.py",
 }
 _TITLES = {
     JOBS: ("Jobs", ":material/list:"),
@@ -21,6 +22,7 @@ _TITLES = {
     "views/ratchet.py": ("Ratchet", ":material/sync:"),
     PLAYGROUND: ("Playground", ":material/play_circle:"),
     "views/shared_routing.py": ("Shared routing", ":material/merge:"),
+    "views/calibration.py": ("Calibration", ":material/balance:"),
 }
 
 

@@ -4,7 +4,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from services.contracts.errors import ErrorCode, KeyholeError
-from services.contracts.probes import attention_profile, buried_keys, gradient_scale, ratchet, shared_routing
+from services.contracts.probes import (
+    attention_profile,
+    buried_keys,
+    calibration,
+    gradient_scale,
+    ratchet,
+    shared_routing,
+)
 from services.contracts.probes.common import ProbeParameters
 from services.contracts.tables import ResultTable, SummaryMetric
 
@@ -78,6 +85,15 @@ KINDS: dict[str, Kind] = {
             tables=(ratchet.TABLE, ratchet.BAND_TABLE),
             metrics=ratchet.METRICS,
             watches="backward",
+        ),
+        Kind(
+            name="calibration",
+            queue="probe",
+            version=1,
+            summary="Attention gradient of the expected against the observed token, and transfer sweeps, Appendix A.",
+            parameters=calibration.CalibrationParameters,
+            tables=(calibration.TABLE, calibration.SWEEP_TABLE),
+            metrics=calibration.METRICS,
         ),
     )
 }

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from workers.models.others import OtherModels
-from workers.probes import attention_profile, buried_keys, gradient_scale, ratchet, shared_routing
+from workers.probes import (
+    attention_profile,
+    buried_keys,
+    calibration,
+    gradient_scale,
+    ratchet,
+    shared_routing,
+)
 from workers.probes.measurement import Measurement
 from workers.probes.passes import PassProbe
 
@@ -26,4 +33,5 @@ PROBES: dict[str, PassProbe | OwnPasses] = {
     "buried_keys": buried_keys.PROBE,
     "shared_routing": OwnPasses(shared_routing.measure),
     "ratchet": ratchet.PROBE,
+    "calibration": OwnPasses(calibration.measure),
 }

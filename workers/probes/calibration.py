@@ -63,6 +63,7 @@ def measure(
         observer.begin(slice(first, first + len(ids)))
         teacher_logits = _teacher_logits(teacher, ids)
         losses.append(_two_gradients(loaded, ids, teacher_logits, vocabulary, observer))
+        _require_finite(losses[-1])
         for number in range(len(ids)):
             sweeps.add(
                 first_sequence + first + number,
@@ -185,12 +186,14 @@ def _mean_losses(losses: list[Losses]) -> dict[str, float]:
         "soft_loss_nats": [each.soft for each in losses],
         "teacher_divergence_nats": [each.divergence for each in losses],
     }
-    means = {name: float(torch.cat(parts).double().mean()) for name, parts in named.items()}
-    for name, mean in means.items():
-        if not np.isfinite(mean):
+    return {name: float(torch.cat(parts).double().mean()) for name, parts in named.items()}
+
+
+def _require_finite(losses: Losses) -> None:
+    for name, values in (("model's", losses.hard), ("soft", losses.soft)):
+        if not values.isfinite().all():
             raise KeyholeError(
                 ErrorCode.SELF_CHECK_FAILED,
-                f"{name} is {mean}.",
+                f"The {name} loss is {float(values.mean())} nats.",
                 "The logits overflowed: try dtype float32, and look whether the weights of both models are finite.",
             )
-    return means

@@ -125,7 +125,7 @@ class Sweeps:
             measured.logits, teacher_logits[queries], token_ids[queries + 1], self._vocabulary
         )
         by_loss = torch.stack([hard, soft]).double().cpu().numpy()
-        swept = by_loss[:, : len(sweeps) * len(self._offsets)].reshape(2, len(sweeps), -1)
+        swept = by_loss[:, : len(sweeps) * len(self._offsets)].reshape(2, len(sweeps), len(self._offsets))
         weights = measured.weights.cpu().numpy()
         self._compare_losses(swept[..., len(self._offsets) // 2], [sweep.query for sweep in sweeps], losses)
         if check is not None:
