@@ -53,6 +53,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.jacobian_spectrum
 	$(BIN)/python -m benchmarks.ratchet
 	$(BIN)/python -m benchmarks.calibration
+	$(BIN)/python -m benchmarks.entropy_bound
 	$(BIN)/python -m benchmarks.copy_rows
 	$(BIN)/keyhole up --detach
 	$(BIN)/python -m benchmarks.jobs

@@ -12,6 +12,7 @@ RESULTS = {  # page by job kind
     "ratchet": "views/ratchet.py",
     "shared_routing": "views/shared_routing.py",
     "calibration": "views/calibration.py",
+    "entropy_bound": "views/entropy_bound.py",
 }
 _TITLES = {
     JOBS: ("Jobs", ":material/list:"),
@@ -20,6 +21,7 @@ _TITLES = {
     "views/attention_profile.py": ("Attention profile", ":material/visibility:"),
     "views/buried_keys.py": ("Buried keys", ":material/travel_explore:"),
     "views/ratchet.py": ("Ratchet", ":material/sync:"),
+    "views/entropy_bound.py": ("Entropy bound", ":material/compress:"),
     PLAYGROUND: ("Playground", ":material/play_circle:"),
     "views/shared_routing.py": ("Shared routing", ":material/merge:"),
     "views/calibration.py": ("Calibration", ":material/balance:"),

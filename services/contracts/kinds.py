@@ -8,6 +8,7 @@ from services.contracts.probes import (
     attention_profile,
     buried_keys,
     calibration,
+    entropy_bound,
     gradient_scale,
     ratchet,
     shared_routing,
@@ -94,6 +95,16 @@ KINDS: dict[str, Kind] = {
             parameters=calibration.CalibrationParameters,
             tables=(calibration.TABLE, calibration.SWEEP_TABLE),
             metrics=calibration.METRICS,
+        ),
+        Kind(
+            name="entropy_bound",
+            queue="probe",
+            version=1,
+            summary="Row entropy against the least that scores allow, and whether sparse patterns are of low rank too.",
+            parameters=entropy_bound.EntropyBoundParameters,
+            tables=(entropy_bound.TABLE,),
+            metrics=entropy_bound.METRICS,
+            watches="forward",
         ),
     )
 }

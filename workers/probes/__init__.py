@@ -9,6 +9,7 @@ from workers.probes import (
     attention_profile,
     buried_keys,
     calibration,
+    entropy_bound,
     gradient_scale,
     ratchet,
     shared_routing,
@@ -34,4 +35,5 @@ PROBES: dict[str, PassProbe | OwnPasses] = {
     "shared_routing": OwnPasses(shared_routing.measure),
     "ratchet": ratchet.PROBE,
     "calibration": OwnPasses(calibration.measure),
+    "entropy_bound": entropy_bound.PROBE,
 }

@@ -80,46 +80,32 @@ TABLE = ResultTable(
     ),
 )
 
+
+def _metric(name: str, expression: str, low: float, width: float, bins: int, comment: str) -> SummaryMetric:
+    return SummaryMetric(name, TABLE.name, expression, low, width, bins, comment)
+
+
+def _log10(column: str) -> str:
+    return f"log(nullif({column}, 0)::float8)"
+
+
 METRICS = (
-    SummaryMetric(
-        "log10_weight_norm", TABLE.name, "log(nullif(weight_norm, 0)::float8)", -2.0, 0.1, 60, "log10 of ‖W_K W_Qᵀ‖₂"
-    ),
-    SummaryMetric(
-        "log10_input_norm", TABLE.name, "log(nullif(input_norm, 0)::float8)", -1.0, 0.1, 90, "log10 of ‖X Xᵀ‖₂"
-    ),
-    SummaryMetric(
-        "log10_sigma",
-        TABLE.name,
-        "log(nullif(sigma_mean, 0)::float8)",
-        -2.0,
-        0.1,
-        60,
-        "log10 of the mean norm of centred scores",
-    ),
-    SummaryMetric(
-        "log10_sigma_product",
-        TABLE.name,
-        "log(nullif(sigma_product, 0)::float8)",
-        -2.0,
-        0.1,
-        100,
-        "log10 of scaling times both norms, where it bounds",
-    ),
-    SummaryMetric("entropy_mean", TABLE.name, "entropy_mean", 0.0, 0.1, 120, "mean row entropy in nats"),
-    SummaryMetric("entropy_min", TABLE.name, "entropy_min", 0.0, 0.1, 120, "least row entropy in nats"),
-    SummaryMetric("log10_bound", TABLE.name, "log10_bound", -100.0, 1.0, 101, "log10 of the mean bound in nats"),
-    SummaryMetric("gap_mean", TABLE.name, "gap_mean", 0.0, 0.1, 120, "mean of entropy less bound in nats"),
-    SummaryMetric("gap_min", TABLE.name, "gap_min", 0.0, 0.1, 120, "least of entropy less bound in nats"),
-    SummaryMetric("tightness", TABLE.name, "tightness", 0.0, 0.02, 50, "sigma needed over sigma"),
-    SummaryMetric("top_1", TABLE.name, "top_1", 0.0, 0.02, 50, "weight of the largest entry"),
-    SummaryMetric("top_8", TABLE.name, "top_8", 0.0, 0.02, 50, "weight of the eight largest entries"),
-    SummaryMetric(
-        "top_5_percent", TABLE.name, "top_5_percent", 0.0, 0.02, 50, "weight of the largest twentieth of the keys"
-    ),
-    SummaryMetric(
-        "log10_stable_rank", TABLE.name, "log(stable_rank::float8)", 0.0, 0.05, 80, "log10 of the stable rank"
-    ),
-    SummaryMetric(
-        "log10_effective_rank", TABLE.name, "log(effective_rank::float8)", 0.0, 0.05, 80, "log10 of the effective rank"
-    ),
+    _metric("log10_weight_norm", _log10("weight_norm"), -2.0, 0.1, 60, "log10 of ‖W_K W_Qᵀ‖₂"),
+    _metric("log10_input_norm", _log10("input_norm"), -1.0, 0.1, 90, "log10 of ‖X Xᵀ‖₂"),
+    _metric("log10_sigma", _log10("sigma_mean"), -2.0, 0.1, 60, "log10 of the mean norm of centred scores"),
+    _metric("log10_sigma_product", _log10("sigma_product"), -2.0, 0.1, 100, "log10 of sigma_product, where it bounds"),
+    _metric("obstacles", "obstacles", 0.0, 1.0, 16, "why weights and inputs bound nothing; one number in a layer"),
+    _metric("entropy_mean", "entropy_mean", 0.0, 0.1, 120, "mean row entropy in nats"),
+    _metric("entropy_min", "entropy_min", 0.0, 0.1, 120, "least row entropy in nats"),
+    _metric("log10_bound", "log10_bound", -100.0, 1.0, 101, "log10 of the mean bound in nats, at the rows' own sigma"),
+    _metric("log10_product_bound", "log10_product_bound", -100.0, 1.0, 101, "the same at sigma_product"),
+    _metric("gap_mean", "gap_mean", 0.0, 0.1, 120, "mean of entropy less bound in nats"),
+    _metric("gap_min", "gap_min", 0.0, 0.1, 120, "least of entropy less bound in nats"),
+    _metric("tightness", "tightness", 0.0, 0.02, 51, "sigma that the entropy needs over sigma"),
+    _metric("top_1", "top_1", 0.0, 0.02, 51, "weight of the largest entry"),
+    _metric("top_8", "top_8", 0.0, 0.02, 51, "weight of the eight largest entries"),
+    _metric("top_5_percent", "top_5_percent", 0.0, 0.02, 51, "weight of the largest twentieth of the keys"),
+    _metric("log10_stable_rank", _log10("stable_rank"), 0.0, 0.05, 80, "log10 of the stable rank"),
+    _metric("log10_effective_rank", _log10("effective_rank"), 0.0, 0.05, 80, "log10 of the effective rank"),
+    _metric("rank_rows", "rank_rows", 0.0, 16.0, 129, "rows behind the ranks; one number in a job"),
 )

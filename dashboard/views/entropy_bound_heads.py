@@ -1,0 +1,170 @@
+"""The parts of the entropy-bound page that compare heads: maps, a table with filters, and one head by sequence."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import pandas as pd
+import streamlit as st
+
+from dashboard import url
+from dashboard.charts.head_map import Cell, HeadMap, head_map
+from dashboard.connection import reading
+from dashboard.downloads import CHART_CONFIG, sql_and_data
+from dashboard.formats import count
+from dashboard.head_choice import chosen_head, head_pickers, when_clicked, write_head
+from dashboard.job_names import titles
+from dashboard.queries import entropy_bound as queries
+from dashboard.queries.entropy_bound import HeadBound
+from dashboard.queries.jobs import FinishedJob
+from dashboard.queries.text import as_text
+from dashboard.tables import rows_height
+from dashboard.views.entropy_bound_metrics import CORNERS, KIND, METRICS, Plane
+
+SEQUENCES = 100
+_EVERY = "any"
+_SIDES = ["at least", "at most"]
+_MOST = 1e9
+
+
+def by_head(jobs: Sequence[FinishedJob], rows: Sequence[HeadBound], metric_name: str) -> tuple[int, int]:
+    """A map per job; returns the chosen (layer, head)."""
+    metric, ids, names = METRICS[metric_name], [job.job_id for job in jobs], titles(jobs)
+    maps = [
+        HeadMap(names[job], [Cell(r.job_id, r.layer, r.head, metric.drawn(r)) for r in rows if r.job_id == job])
+        for job in ids
+    ]
+    chosen = chosen_head([cell for each in maps for cell in each.cells])
+    figure = head_map(maps, metric.statistic(), selected=chosen)
+    st.plotly_chart(
+        figure,
+        key="head_map",
+        config=CHART_CONFIG,
+        on_select=when_clicked("head_map"),
+        selection_mode="points",
+        alt=f"Heat map of {metric.label} by layer and head; the same numbers are in the CSV below.",
+    )
+    st.caption(
+        f"**{metric.label}**: {metric.meaning}. All jobs share one colour scale. Click a cell to see that head below."
+    )
+    sql_and_data(KIND, "heads", as_text(queries.HEADS, jobs=ids), pd.DataFrame([asdict(r) for r in rows]), figure)
+    return chosen
+
+
+def head_table(jobs: Sequence[FinishedJob], rows: Sequence[HeadBound], metric_name: str, plane: Plane) -> None:
+    """All heads that the filter keeps, those with the largest value of the shown metric first; a row can be chosen."""
+    st.markdown("**Heads**")
+    kept = _filtered(rows, plane)
+    kept.sort(key=lambda row: (-_value(row, metric_name), row.job_id, row.layer, row.head))
+    st.caption(f"{count(len(kept))} of {count(len(rows))} heads. Click a column to sort, a row to see that head below.")
+    if not kept:
+        return
+    frame = pd.DataFrame([{"pattern": _kind(row, plane), **asdict(row)} for row in kept])
+
+    def choose() -> None:
+        selected = st.session_state["head_table"]["selection"]["rows"]
+        if selected:
+            write_head(kept[selected[0]].layer, kept[selected[0]].head)
+
+    st.dataframe(
+        frame,
+        hide_index=True,
+        key="head_table",
+        height=rows_height(len(frame), at_most=10),
+        on_select=choose,
+        selection_mode="single-row",
+        column_order=[*(["job_id"] if len(jobs) > 1 else []), "layer", "head", "pattern", *METRICS],
+        column_config={
+            "job_id": st.column_config.NumberColumn("Job", format="%d", width=60),
+            "layer": st.column_config.NumberColumn("Layer", width=60),
+            "head": st.column_config.NumberColumn("Head", width=60),
+            "pattern": st.column_config.TextColumn("Pattern", width=170),
+        }
+        | {
+            name: st.column_config.NumberColumn(
+                f"log10 of {metric.label}" if metric.is_log10 else metric.label,
+                format="%.3g" if metric.logarithmic else "%.3f",
+                help=metric.meaning,
+            )
+            for name, metric in METRICS.items()
+        },
+    )
+    sql_and_data(KIND, "head-table", as_text(queries.HEADS, jobs=[job.job_id for job in jobs]), frame)
+
+
+def _filtered(rows: Sequence[HeadBound], plane: Plane) -> list[HeadBound]:
+    """Rows of the kind of pattern, value and layers chosen above the table; everything until something is chosen."""
+    kinds, first, second, third, far = st.columns([2, 2, 1, 1, 2])
+    patterns, names = [_EVERY, *CORNERS.values()], [_EVERY, *METRICS]
+    with kinds:
+        st.selectbox("Pattern", patterns, **url.bind("pattern", st.query_params.get("pattern"), patterns))
+    with first:
+        st.selectbox(
+            "Show heads with",
+            names,
+            format_func=lambda name: "any values" if name == _EVERY else METRICS[name].label,
+            **url.bind("where", st.query_params.get("where"), names),
+        )
+    name, pattern = st.session_state["where_choice"], st.session_state["pattern_choice"]
+    off = name == _EVERY
+    with second:
+        st.selectbox("of", _SIDES, disabled=off, **url.bind("side", st.query_params.get("side"), _SIDES))
+    limit = url.number("limit", 0.0, -_MOST, _MOST)
+    with third:
+        st.number_input("Value", disabled=off, step=0.05, **url.bind_number("limit", limit))
+    layers = sorted({row.layer for row in rows})
+    with far:
+        st.multiselect("in layers", layers, placeholder="all", **url.bind("layers", url.integers("layers"), layers))
+    chosen = st.session_state["layers_choice"]
+    kept = [
+        row
+        for row in rows
+        if (not chosen or row.layer in chosen) and (pattern == _EVERY or _kind(row, plane) == pattern)
+    ]
+    if off:
+        return kept
+    at_least = st.session_state["side_choice"] == _SIDES[0]
+    known = [(row, getattr(row, name)) for row in kept if getattr(row, name) is not None]
+    return [row for row, value in known if (value >= limit if at_least else value <= limit)]
+
+
+def _kind(row: HeadBound, plane: Plane) -> str:
+    kind = plane.kind(row)
+    return CORNERS[kind] if kind else ""
+
+
+def _value(row: HeadBound, metric_name: str) -> float:
+    value = getattr(row, metric_name)
+    return float("-inf") if value is None else value
+
+
+def one_head(jobs: Sequence[FinishedJob], chosen: tuple[int, int]) -> None:
+    """The chosen head in every sequence of the jobs, as it is stored."""
+    layer, head = chosen
+    st.subheader(f"Layer {layer}, head {head}")
+    head_pickers(jobs, layer, head)
+    ids = [job.job_id for job in jobs]
+    with reading() as conn:
+        found = queries.sequences(conn, ids, layer, head, limit=SEQUENCES)
+    if not found:
+        st.info("None of the chosen jobs has a head there.", icon=":material/search_off:")
+        return
+    frame = pd.DataFrame(found)
+    shown = [name for name in frame.columns if name not in ("layer", "head", "scaling", "biased", "obstacles")]
+    if len(jobs) == 1:
+        shown.remove("job_id")
+    st.dataframe(
+        frame,
+        hide_index=True,
+        key="head_sequences",
+        height=rows_height(len(frame)),
+        column_order=shown,
+        column_config={
+            name: st.column_config.NumberColumn(name.replace("_", " "), format="%.4g")
+            for name in shown
+            if name not in ("job_id", "sequence", "rank_rows")
+        },
+    )
+    st.caption(f"One row per sequence, the first {SEQUENCES} at most.")
+    sql_and_data(
+        KIND, "sequences", as_text(queries.SEQUENCES, jobs=ids, layer=layer, head=head, limit=SEQUENCES), frame
+    )
