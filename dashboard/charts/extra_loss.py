@@ -23,6 +23,7 @@ from dashboard.charts.look import (
     title_pixels,
 )
 from dashboard.charts.metric_histograms import JOB_COLOURS, shared_range
+from dashboard.formats import percent
 from dashboard.summaries import Summary
 
 PANELS_PER_ROW = 2
@@ -101,16 +102,9 @@ def loss_by_layer(panels: Sequence[LossPanel]) -> go.Figure:
     low, high = decades(min([-0.001, *known])) - 0.15, decades(max([1.0, *known])) + 0.2
     figure.update_yaxes(**_axis(low, high, ""))
     figure.update_yaxes(title_text="extra loss (nats)", col=1)
-    layers = sorted({s.layer for panel in panels for s in panel.summaries if s.layer is not None})
-    step = integer_step(len(layers), 32 // columns)
-    shown = [layer for layer in layers if layer == ALL_AT_ONCE or layer % step == 0]
-    figure.update_xaxes(
-        tickmode="array",
-        tickvals=shown,
-        ticktext=["all" if layer == ALL_AT_ONCE else str(layer) for layer in shown],
-        showgrid=False,
-        zeroline=False,
-    )
+    for index, panel in enumerate(panels):
+        place = {"row": index // columns + 1, "col": index % columns + 1}
+        figure.update_xaxes(**_layer_axis(panel.summaries, 32 // columns), **place)
     for column in range(1, columns + 1):
         figure.update_xaxes(title_text="layer changed", row=rows, col=column)
     lay_out(figure, height=top + area + BELOW, hovermode="x unified", margin={"l": 10, "r": 10, "t": top, "b": BELOW})
@@ -120,26 +114,37 @@ def loss_by_layer(panels: Sequence[LossPanel]) -> go.Figure:
 def extra_loss_histogram(summaries: Sequence[Summary], names: Mapping[int, str], height: int = 260) -> go.Figure:
     """Distributions of ``extra_loss_decades``, an outline per job; shares are on a log axis, since tails matter."""
     figure = go.Figure()
+    least = min((share for summary in summaries for share in summary.shares() if share), default=1.0)
+    floor = 10 ** math.floor(math.log10(least) - 0.3)  # where bins without a token lie, the lower end of the axis
     for index, summary in enumerate(summaries):
-        shares = [share or None for share in summary.shares()]
+        shares = [max(share, floor) for share in summary.shares()]
         figure.add_trace(
             go.Scatter(
                 x=summary.bin_edges(),
                 y=[*shares, shares[-1]],
                 mode="lines",
                 line={"shape": "hv", "width": 1.8, "color": JOB_COLOURS[index % len(JOB_COLOURS)]},
-                connectgaps=False,
                 name=figure_text(names[summary.job_id], 100),
                 customdata=[
-                    f"from {signed(_nats(edge))} nats: {count:,} tokens"
-                    for edge, count in zip(summary.bin_edges(), summary.finite_counts(), strict=False)
+                    f"from {signed(_nats(edge))} nats: {count:,} tokens ({percent(share / 100)})"
+                    for edge, count, share in zip(
+                        summary.bin_edges(), summary.finite_counts(), summary.shares(), strict=False
+                    )
                 ],
-                hovertemplate="%{customdata} (%{y:.2g} %)",
+                hovertemplate="%{customdata}",
             )
         )
     low, high = shared_range(summaries)
     figure.update_xaxes(**_axis(low - 0.05, high + 0.05, "extra loss (nats)"))
-    figure.update_yaxes(type="log", ticksuffix=" %", nticks=5, title_text="tokens", exponentformat="none")
+    ticks = [10.0**power for power in range(round(math.log10(floor)), 3)]
+    figure.update_yaxes(
+        type="log",
+        title_text="tokens",
+        range=[math.log10(floor), 2],
+        tickmode="array",
+        tickvals=ticks,
+        ticktext=[f"{share:g} %" for share in ticks],
+    )
     several = len(summaries) > 1
     top = 16 + 20 * len(summaries) * several
     lay_out(figure, height=height + top + BELOW, margin={"l": 10, "r": 10, "t": top, "b": BELOW})
@@ -159,6 +164,19 @@ def _axis(low: float, high: float, title: str) -> dict[str, object]:
         "ticktext": [f"{nats:g}".replace("-", "−") for nats in ticks],
         "range": [low, high],
         "zeroline": True,
+    }
+
+
+def _layer_axis(summaries: Sequence[Summary], most: int) -> dict[str, object]:
+    layers = sorted({summary.layer for summary in summaries if summary.layer is not None})
+    step = integer_step(len(layers), most)
+    shown = [layer for layer in layers if layer == ALL_AT_ONCE or layer % step == 0]
+    return {
+        "tickmode": "array",
+        "tickvals": shown,
+        "ticktext": ["all" if layer == ALL_AT_ONCE else str(layer) for layer in shown],
+        "showgrid": False,
+        "zeroline": False,
     }
 
 
