@@ -129,6 +129,14 @@ LEFT JOIN token ON token.job_id = 1 AND token.sequence = k.sequence AND token.po
 ORDER BY k.score DESC""",
     ),
     Example(
+        "Table 5 with thresholds of one's own, from the profiles of heads",
+        """\
+SELECT job_id, count(*) AS heads, avg(entropy_nats) AS entropy_nats, avg(top_weight) AS top_weight,
+       count(*) FILTER (WHERE local_mass > 0.6) AS heads_local,
+       count(*) FILTER (WHERE induction_score > 0.4) AS induction_heads
+FROM attention_profile_heads GROUP BY job_id ORDER BY job_id""",
+    ),
+    Example(
         "What went wrong lately",
         """\
 SELECT id, error_code, error_message, error_hint FROM job

@@ -10,6 +10,7 @@ from services.contracts.kinds import KINDS
 from services.contracts.probes import buried_keys
 from services.contracts.states import JobState
 from tests.conftest import MigratedDatabase
+from tests.integration.dashboard import profile_rows
 from tests.integration.db.conftest import TABLE, NewJob, gradient_scale_rows
 from tests.integration.db.test_datasets import DOCUMENTS, TOKENS, WORDS, TokenSet
 
@@ -47,6 +48,7 @@ def test_every_example_runs_and_finds_something(
             copy.copy_rows(conn, buried_keys.KEY_TABLE, job_id, BURIED_KEY)
         with conn.transaction():
             jobs.set_state(conn, job_id, JobState.SUCCEEDED)
+    profile_rows.insert(conn, profile_rows.columns())
     new_job(state=JobState.FAILED)
     with database.connect_analyst() as reader:
         for title, query in EXAMPLES.items():
