@@ -147,3 +147,29 @@ def test_the_credit_loop_plays_and_keeps_its_step_in_the_address(open_page: Open
     np.testing.assert_allclose(sources["Predicted change of advantage"], 0.3 * (weights - weights @ weights), rtol=1e-9)
     app.segmented_control(key="loss_choice").set_value("target").run()
     assert not app.exception
+
+
+def test_the_view_of_steps_multiplies_them_out(database: MigratedDatabase, jobs: list[int]) -> None:
+    names = [column.name for column in TABLE.columns]
+    with database.connect() as conn:
+        stored = conn.execute(
+            f"SELECT {', '.join(names)} FROM keyhole.ratchet WHERE job_id = %s", (jobs[0],)
+        ).fetchall()
+        seen = conn.execute(
+            "SELECT top_weight, runner_up_weight, delta_advantage_top, delta_score_top, delta_log_odds_rest "
+            "FROM analysis.ratchet_steps WHERE job_id = %s ORDER BY layer, head, sequence, query",
+            (jobs[0],),
+        ).fetchall()
+    row = {name: np.array(values, float) for name, values in zip(names, zip(*stored, strict=True), strict=True)}
+    order = np.lexsort([row[name] for name in ("query", "sequence", "head", "layer")])
+    row = {name: values[order] for name, values in row.items()}
+    top, size = 1 / (1 + np.exp(-row["log_odds_rest"])), 10 ** row["log10_delta"]
+    expected = (
+        top,
+        top * np.exp(-row["log_odds_runner_up"]),
+        size**2 * 10 ** row["log10_x_squared"] * row["gain_top"],
+        size * top * row["advantage_top"],
+        size * row["odds_growth_rest"],
+    )
+    assert len(seen) == len(stored) > 0
+    np.testing.assert_allclose(np.array(seen, float).T, expected, rtol=1e-5)
