@@ -7,6 +7,9 @@ from dataclasses import dataclass
 _BOX = "max-height:18rem;overflow:auto;white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.7;font-size:0.9rem"
 
 
+_GAP = ' <span style="opacity:0.5">[…]</span> '
+
+
 @dataclass(frozen=True)
 class Mark:
     """How a token stands out: colours that read on light and dark, and what a pointer over it shows."""
@@ -24,9 +27,25 @@ def visible(text: str | None, token_id: int | None = None) -> str:
     return "␣" * len(shown) if shown.isspace() else shown
 
 
-def marked_text(tokens: Sequence[tuple[int, str]], marks: Mapping[int, Mark]) -> str:
-    """A scrolling box with the tokens (position, text) in a row."""
-    return f'<div style="{_BOX}">{"".join(_token(text, marks.get(position)) for position, text in tokens)}</div>'
+def marked_text(
+    tokens: Sequence[tuple[int, str]], marks: Mapping[int, Mark], around: Mapping[int, int] | None = None
+) -> str:
+    """A scrolling box with the tokens (position, text) in a row.
+
+    ``around`` leaves out the text that is farther from its positions than so many tokens; none shows all.
+    """
+    shown = [
+        (position, text)
+        for position, text in tokens
+        if around is None or any(abs(position - centre) <= reach for centre, reach in around.items())
+    ]
+    parts, last = [], tokens[0][0] - 1 if tokens else -1
+    for position, text in shown:
+        if position != last + 1:
+            parts.append(_GAP)
+        parts.append(_token(text, marks.get(position)))
+        last = position
+    return f'<div style="{_BOX}">{"".join(parts)}</div>'
 
 
 def legend(marks: Sequence[Mark]) -> str:

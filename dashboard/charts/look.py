@@ -25,8 +25,8 @@ _TITLE_LETTERS = {1: 130, 2: 66, 3: 44}  # measured at 1400 pixels
 
 
 def figure_text(text: str, length: int = 70) -> str:
-    """User text for a title or hover box: plotly reads tags and entities, so they are escaped."""
-    return html.escape(shortened(" ".join(text.split()), length))
+    """User text for a title or hover box: plotly reads tags and entities (not those of quotes), so they are escaped."""
+    return html.escape(shortened(" ".join(text.split()), length), quote=False)
 
 
 def panel_title(text: str, columns: int) -> str:

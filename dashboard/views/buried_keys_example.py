@@ -22,6 +22,7 @@ from dashboard.views.buried_keys_ranking import Example
 
 QUERY_COLOUR = "#9a5bc4"
 PICK_COLOUR = "#8a919e"
+NEAR_KEY, NEAR_PICK = 30, 8  # tokens of text shown on both sides
 
 
 def example(job: FinishedJob, chosen: Example | None) -> None:
@@ -112,6 +113,8 @@ def _text(tokens: Sequence[Token], query: int, keys: Sequence[KeyRow], picks: Se
             f"key {row.key}: {row.heads} heads for {'more' if row.direction > 0 else 'less'}, score {row.score:.1f}",
         )
     marks[query] = Mark(QUERY_COLOUR, f"query {query}" + (f"; {marks[query].told}" if query in marks else ""))
+    whole = st.toggle("Whole text up to the query", key="whole", bind="query-params")
+    near = dict.fromkeys(heads, NEAR_PICK) | dict.fromkeys([query, *(row.key for row in keys)], NEAR_KEY)
     st.html(
         legend(
             [
@@ -121,7 +124,7 @@ def _text(tokens: Sequence[Token], query: int, keys: Sequence[KeyRow], picks: Se
                 Mark(PICK_COLOUR, "a head's own top key", filled=False),
             ]
         )
-        + marked_text([(token.position, _as_text(token)) for token in tokens], marks)
+        + marked_text([(token.position, _as_text(token)) for token in tokens], marks, None if whole else near)
     )
 
 

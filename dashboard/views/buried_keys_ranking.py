@@ -25,6 +25,7 @@ ROWS = 50
 TOKENS_BEFORE = 10
 DIRECTIONS = {"more": 1, "less": -1}
 LEAST_RANKS = [1, 10, 30, 100, 300, 1000]
+_ALL = "all"
 _KEYS, _TOKENS, _ABSTAINING = "keys", "tokens", "abstaining queries"
 _ORDERS: list[Order] = list(get_args(Order))
 
@@ -85,22 +86,18 @@ def _filters(job: FinishedJob) -> tuple[str, Filters, Order]:
             )
     order: Order = st.session_state.get("order_choice") or _ORDERS[0]
     columns = st.columns(4)
-    every: list[int | None] = [None, *layers]
+    every: list[int | str] = [_ALL, *layers]
     with columns[0]:
-        layer = st.selectbox(
-            "Layer",
-            every,
-            format_func=lambda layer: "all" if layer is None else str(layer),
-            **url.bind("layer", url.integer("layer"), every),
-        )
+        picked = st.selectbox("Layer", every, **url.bind("layer", url.integer("layer"), every))
+        layer = picked if isinstance(picked, int) else None
     if show == _ABSTAINING:
         return show, Filters(layer=layer), order
     with columns[1]:
-        directions = [None, *DIRECTIONS]
+        directions = [_ALL, *DIRECTIONS]
         direction = st.selectbox(
             "Heads agree on",
             directions,
-            format_func=lambda name: "either" if name is None else f"{name} attention",
+            format_func=lambda name: "either" if name == _ALL else f"{name} attention",
             **url.bind("direction", st.query_params.get("direction"), directions),
         )
     with columns[2]:
@@ -117,7 +114,7 @@ def _filters(job: FinishedJob) -> tuple[str, Filters, Order]:
             key="token_field",
             on_change=lambda: url.write("token", st.session_state["token_field"]),
         )
-    return show, Filters(layer, DIRECTIONS.get(direction or ""), least_rank, text), order
+    return show, Filters(layer, DIRECTIONS.get(direction or _ALL), least_rank, text), order
 
 
 def _keys(job: FinishedJob, filters: Filters, order: Order) -> Example | None:
@@ -135,8 +132,10 @@ def _keys(job: FinishedJob, filters: Filters, order: Order) -> Example | None:
         on_select=_row_clicked("key_rows", examples),
         selection_mode="single-row",
         column_config={
-            "Query": st.column_config.TextColumn(width="medium", alignment="right", help="the query's token after »"),
-            "Key": st.column_config.TextColumn(width="medium", alignment="right", help="the key's token after »"),
+            "Key": st.column_config.TextColumn(width=95, help="the key's token"),
+            "Before the key": st.column_config.TextColumn(width=210, alignment="right"),
+            "Query": st.column_config.TextColumn(width=95, help="the query's own token"),
+            "Before the query": st.column_config.TextColumn(width=210, alignment="right"),
             "Ranks": st.column_config.TextColumn(
                 help="attention rank of the key in the agreeing heads: smallest, median and largest"
             ),
@@ -151,11 +150,8 @@ def _keys(job: FinishedJob, filters: Filters, order: Order) -> Example | None:
             name: st.column_config.NumberColumn(width=70, format="%d") for name in ("Layer", "Sequence", "At", "Key at")
         },
     )
-    st.caption(
-        f"The first {ROWS} at most. Choose a row to see the query below."
-        if len(rows) == ROWS
-        else "Choose a row to see the query below."
-    )
+    first = f"The first {ROWS}. " if len(rows) == ROWS else ""
+    st.caption(f"{first}Choose a row to see the query below.")
     values = {"job": job.job_id, "limit": ROWS, "before": TOKENS_BEFORE, **filters.values()}
     sql_and_data(
         KIND, "keys", as_text(queries.key_rows_sql(filters, order), **values), pd.DataFrame([asdict(r) for r in rows])
@@ -173,18 +169,15 @@ def _key_line(row: KeyRow) -> dict[str, object]:
             f"{rank:,.10g}"
             for rank in (row.attention_rank_smallest, row.attention_rank_median, row.attention_rank_largest)
         ),
+        "Before the key": visible(row.key_context),
+        "Key": visible(row.key_token),
+        "Before the query": visible(row.query_context),
+        "Query": visible(row.query_token),
         "Weight": row.largest_weight,
-        "Key": with_context(row.key_context, row.key_token),
-        "Query": with_context(row.query_context, row.query_token),
         "Key at": row.key,
         "At": row.query,
         "Sequence": row.sequence,
     }
-
-
-def with_context(context: str | None, token: str | None) -> str:
-    """Text before a token, and the token itself behind a sign."""
-    return f"{(context or '').replace(chr(10), '⏎').replace(chr(9), '⇥')} » {visible(token)}"
 
 
 def _tokens(job: FinishedJob, filters: Filters, order: Order) -> Example | None:
@@ -241,7 +234,8 @@ def _abstaining(job: FinishedJob, filters: Filters, order: Order) -> Example | N
                     "Sequence": row.sequence,
                     "At": row.query,
                     "Most heads": row.most_heads,
-                    "Query": with_context(row.query_context, row.query_token),
+                    "Before the query": visible(row.query_context),
+                    "Query": visible(row.query_token),
                 }
                 for row in rows
             ]
@@ -252,7 +246,7 @@ def _abstaining(job: FinishedJob, filters: Filters, order: Order) -> Example | N
         on_select=_row_clicked("abstaining_rows", examples),
         selection_mode="single-row",
         column_config={
-            "Query": st.column_config.TextColumn(width="large", alignment="right"),
+            "Before the query": st.column_config.TextColumn(width="large", alignment="right"),
             "Most heads": st.column_config.NumberColumn(help="most heads that picked one key with one sign: too few"),
         },
     )

@@ -27,3 +27,10 @@ def test_only_marked_tokens_stand_out_and_text_stays_whole() -> None:
 def test_tokens_without_ink_can_be_seen() -> None:
     assert [visible(text) for text in (" ", "\n", "\t", " a b", "\n x")] == ["␣", "⏎", "⇥", " a b", "⏎ x"]
     assert (visible(None, 7), visible(None)) == ("#7", "")
+
+
+def test_text_far_from_the_chosen_places_is_left_out() -> None:
+    tokens = [(position, f"t{position}.") for position in range(20)]
+    shown = re.sub(r"<[^>]+>", "", marked_text(tokens, {}, {3: 1, 18: 2}))
+    assert shown == " […] t2.t3.t4. […] t16.t17.t18.t19."
+    assert "[…]" not in marked_text(tokens, {})

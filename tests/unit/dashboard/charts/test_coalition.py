@@ -7,7 +7,7 @@ from dashboard.charts.coalition import LESS, MORE, PickMark, coalition
 from dashboard.charts.coalition_layers import CoalitionLayers, coalition_layers
 from tests.unit.dashboard.charts.summary_rows import summary
 
-HOSTILE = "<b>x</b>"
+HOSTILE = '<b>"x"</b>'
 PICKS = [
     PickMark(head=0, key=7, advantage=-3.0, weight=0.1, attention_rank=4, place=1, agrees=True),
     PickMark(head=0, key=2, advantage=1.0, weight=0.2, attention_rank=2, place=2, agrees=False),
@@ -29,7 +29,7 @@ def test_picks_stand_at_their_head_and_key_with_their_sign() -> None:
 
 def test_texts_of_tokens_are_escaped() -> None:
     figure = coalition(PICKS, {2: "two", 7: HOSTILE}, {7: -1})
-    assert figure.layout.xaxis.ticktext == ("two 2", "<b>&lt;b&gt;x&lt;/b&gt; 7</b>")
+    assert figure.layout.xaxis.ticktext == ("two 2", '<b>&lt;b&gt;"x"&lt;/b&gt; 7</b>')
     assert HOSTILE not in "".join(figure.data[1].customdata)
 
 
