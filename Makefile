@@ -55,6 +55,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.ratchet
 	$(BIN)/python -m benchmarks.attention_profile
 	$(BIN)/python -m benchmarks.entropy_bound
+	$(BIN)/python -m benchmarks.pattern_stability
 	$(BIN)/python -m benchmarks.copy_rows
 	$(BIN)/keyhole up --detach
 	$(BIN)/python -m benchmarks.jobs

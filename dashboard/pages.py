@@ -13,6 +13,7 @@ RESULTS = {  # page by job kind
     "shared_routing": "views/shared_routing.py",
     "calibration": "views/calibration.py",
     "entropy_bound": "views/entropy_bound.py",
+    "pattern_stability": "views/pattern_stability.py",
 }
 _TITLES = {
     JOBS: ("Jobs", ":material/list:"),
@@ -22,6 +23,7 @@ _TITLES = {
     "views/buried_keys.py": ("Buried keys", ":material/travel_explore:"),
     "views/ratchet.py": ("Ratchet", ":material/sync:"),
     "views/entropy_bound.py": ("Entropy bound", ":material/compress:"),
+    "views/pattern_stability.py": ("Pattern stability", ":material/compare_arrows:"),
     PLAYGROUND: ("Playground", ":material/play_circle:"),
     "views/shared_routing.py": ("Shared routing", ":material/merge:"),
     "views/calibration.py": ("Calibration", ":material/balance:"),

@@ -10,6 +10,7 @@ from services.contracts.probes import (
     calibration,
     entropy_bound,
     gradient_scale,
+    pattern_stability,
     ratchet,
     shared_routing,
 )
@@ -105,6 +106,15 @@ KINDS: dict[str, Kind] = {
             tables=(entropy_bound.TABLE,),
             metrics=entropy_bound.METRICS,
             watches="forward",
+        ),
+        Kind(
+            name="pattern_stability",
+            queue="probe",
+            version=1,
+            summary="Distances between the attention patterns of checkpoints, within runs and across them, Figure 4.",
+            parameters=pattern_stability.PatternStabilityParameters,
+            tables=(pattern_stability.TABLE,),
+            metrics=pattern_stability.METRICS,
         ),
     )
 }

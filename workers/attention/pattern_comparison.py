@@ -1,12 +1,13 @@
 """One layer of several models compared, head by head, from what ``workers/attention/spilled.py`` wrote of each.
 
-Memory holds one block of queries of all models and two tensors of the size of one model's block; the models' number
-makes the block shorter, not larger, until it is a single query.
+Memory holds one block of queries of all models and, for each core, some tensors of the size of one model's block; more
+models make the block shorter, not larger, until it is a single query.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +18,9 @@ from torch import Tensor
 from workers.attention import rows
 from workers.attention.pattern_distance import distances, head_divergences, negative_entropies
 from workers.attention.spilled import SpilledModel
+from workers.attention.threads import over_cores
+
+Result = TypeVar("Result")
 
 # Weights of all models' blocks together, in elements; those of one model stay within rows.CPU_BLOCK or GPU_BLOCK.
 CPU_HELD = 2**24
@@ -62,41 +66,55 @@ class Comparison:
         divergences = self._divergences(layer)
         # assigned heads come in the order of the first model's
         paired = np.stack([linear_sum_assignment(costs)[1] for costs in divergences])
-        shape = (3, self._heads, self._sequences, len(self._pairs))
-        by_index, by_assignment = np.zeros(shape), np.zeros(shape)
+        by_index, by_assignment = np.zeros((2, 3, self._heads, self._sequences, len(self._pairs)))
         sampled_pair, sample = layer % len(self._pairs), None
         for sequence, block, patterns in self._blocks(layer):
-            for number, (a, b) in enumerate(self._pairs):
-                own, assigned = _both_pairings(patterns[a], patterns[b], paired[number])
+
+            def compare(number: int, patterns: list[Tensor] = patterns) -> tuple[Tensor, Tensor]:
+                a, b = self._pairs[number]
+                return _both_pairings(patterns[a], patterns[b], paired[number])
+
+            for number, (own, assigned) in enumerate(self._over_pairs(compare)):
                 by_index[:, :, sequence, number] += _sum(own)
                 by_assignment[:, :, sequence, number] += _sum(assigned)
                 if (sequence, number) == (0, sampled_pair) and sampled in block:
                     row = block.index(sampled)
-                    first, second = patterns[a][:, row], patterns[b][:, row]
+                    first, second = (patterns[model][:, row] for model in self._pairs[number])
                     back, itself = distances(second, first), distances(first, first)
                     sample = Sample(number, own[..., row], assigned[..., row], back, itself)
         assert sample is not None
-        number_of_queries = len(self._queries)
-        return LayerComparison(
-            by_index / number_of_queries, by_assignment / number_of_queries, paired, divergences, sample
-        )
+        queries = len(self._queries)
+        return LayerComparison(by_index / queries, by_assignment / queries, paired, divergences, sample)
 
     def _divergences(self, layer: int) -> Float[np.ndarray, "pair head other"]:
         total = np.zeros((len(self._pairs), self._heads, self._heads))
         for _, _, patterns in self._blocks(layer):
             sums = [negative_entropies(pattern) for pattern in patterns]
-            for number, (a, b) in enumerate(self._pairs):
-                total[number] += head_divergences(patterns[a], patterns[b], sums[a], sums[b]).cpu().numpy()
+
+            def compare(number: int, patterns: list[Tensor] = patterns, sums: list[Tensor] = sums) -> Tensor:
+                a, b = self._pairs[number]
+                return head_divergences(patterns[a], patterns[b], sums[a], sums[b])
+
+            for number, found in enumerate(self._over_pairs(compare)):
+                total[number] += found.cpu().numpy()
         return total / (self._sequences * len(self._queries))
+
+    def _over_pairs(self, compare: Callable[[int], Result]) -> list[Result]:
+        """A pair for each core: operations on one block are too small to be shared by several."""
+        return over_cores(compare, range(len(self._pairs)), self._models[0].device)
 
     def _blocks(self, layer: int) -> Iterator[tuple[int, range, list[Tensor]]]:
         """Sequence, positions and all models' patterns, block by block."""
-        on_cpu = self._models[0].device.type == "cpu"
-        block, held = (rows.CPU_BLOCK, CPU_HELD) if on_cpu else (rows.GPU_BLOCK, GPU_HELD)
+        device = self._models[0].device
+        block, held = (rows.CPU_BLOCK, CPU_HELD) if device.type == "cpu" else (rows.GPU_BLOCK, GPU_HELD)
         budget = min(block, held // len(self._models))
         for sequence in range(self._sequences):
             for positions in rows.blocks(self._queries, self._heads, budget):
-                yield sequence, positions, [model.patterns(layer, sequence, positions) for model in self._models]
+
+                def patterns(model: SpilledModel, sequence: int = sequence, positions: range = positions) -> Tensor:
+                    return model.patterns(layer, sequence, positions)
+
+                yield sequence, positions, over_cores(patterns, self._models, device)
 
 
 def _both_pairings(

@@ -11,6 +11,7 @@ from workers.probes import (
     calibration,
     entropy_bound,
     gradient_scale,
+    pattern_stability,
     ratchet,
     shared_routing,
 )
@@ -36,4 +37,5 @@ PROBES: dict[str, PassProbe | OwnPasses] = {
     "ratchet": ratchet.PROBE,
     "calibration": OwnPasses(calibration.measure),
     "entropy_bound": entropy_bound.PROBE,
+    "pattern_stability": OwnPasses(pattern_stability.measure),
 }
