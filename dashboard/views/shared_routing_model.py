@@ -113,8 +113,8 @@ def by_layer(jobs: Sequence[FinishedJob]) -> None:
     )
     compared = any(panel.reference is not None for panel in panels)
     st.caption(
-        "Statistics over tokens; “all” stands for all layers changed at once. The axis is linear below a thousandth of a "
-        "nat and logarithmic above. **What to look at:** the median says what an ordinary token needs of separate "
+        "Statistics over tokens; “all” stands for all layers changed at once. The axis is linear below a thousandth of "
+        "a nat and logarithmic above. **What to look at:** the median says what an ordinary token needs of separate "
         "heads, the upper quantiles what the rare ones do. In the article the first layer's median is +4.76 nats, "
         "later ones are at most +0.003, while single tokens there still lose up to 13.9."
         + (" Pink: the article's figures; crosses are the single tokens of its Table 4." if compared else "")
