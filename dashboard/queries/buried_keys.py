@@ -131,9 +131,13 @@ _CONDITIONS = {
     "layer": " AND layer = %(layer)s",
     "direction": " AND direction = %(direction)s",
     "least_rank": " AND attention_rank_smallest >= %(least_rank)s",
+    # OFFSET 0 and IS TRUE keep the tokens a set that is made once; else they are planned for few, and many are looked
+    # up again for each text that matches (measured: a minute instead of 1.2 s, for 2 million tokens and a million keys)
     "pattern": """
-      AND (sequence, key) IN (SELECT sequence, position FROM analysis.token
-                              WHERE job_id = %(job)s AND text ILIKE %(pattern)s)""",
+      AND ((sequence, key) IN (
+          SELECT sequence, position
+          FROM (SELECT sequence, position, text FROM analysis.token WHERE job_id = %(job)s OFFSET 0) AS token
+          WHERE text ILIKE %(pattern)s)) IS TRUE""",
 }
 
 _ABSTAINING = """
