@@ -50,6 +50,7 @@ def median_layers(summaries: Sequence[Summary], names: Mapping[int, str], label:
         )
     layers = 1 + max((summary.layer or 0 for summary in summaries), default=0)
     figure.update_xaxes(title_text="layer", showgrid=False, zeroline=False, tick0=0, dtick=integer_step(layers, 32))
+    figure.update_xaxes(range=[-0.5, layers - 0.5])
     figure.update_yaxes(title_text=label, rangemode="tozero")
     several = len(names) > 1
     top = 16 + 20 * len(names) * several

@@ -143,7 +143,7 @@ def _rows(jobs: Sequence[FinishedJob], layer: int, head: int) -> None:
         column_config={
             "Sequence": st.column_config.NumberColumn(width=75),
             "Query": st.column_config.NumberColumn(width=65, help="position in the sequence; it sees keys 0 to query"),
-            "r": st.column_config.TextColumn(width=60, alignment="right"),
+            "r": st.column_config.NumberColumn(format="%.3f", width=65),
             "Hard": st.column_config.NumberColumn(format="%.2g", width=80, help="norm, nats per unit of score"),
             "Soft": st.column_config.NumberColumn(format="%.2g", width=80, help="norm, nats per unit of score"),
             "Text before": st.column_config.TextColumn(width="large", alignment="right"),
@@ -161,7 +161,7 @@ def _line(row: RatioRow) -> dict[str, object]:
     return {
         "Sequence": row.sequence,
         "Query": row.query,
-        "r": two_digits(row.r),
+        "r": row.r,
         "Hard": row.hard_norm,
         "Soft": row.soft_norm,
         "Text before": (row.context or "").replace("\n", "⏎").replace("\t", "⇥"),

@@ -10,7 +10,7 @@ from dashboard.charts.median_layers import median_layers
 from dashboard.charts.ratio_density import ARTICLE_MEDIAN, ratio_density
 from dashboard.connection import reading
 from dashboard.downloads import CHART_CONFIG, sql_and_data
-from dashboard.formats import NOTHING, count, percent
+from dashboard.formats import NOTHING, count, markdown_text, percent
 from dashboard.job_names import differences, titles
 from dashboard.queries import summaries as summary_queries
 from dashboard.queries.jobs import FinishedJob
@@ -53,10 +53,9 @@ def figure_8(jobs: Sequence[FinishedJob]) -> None:
         alt="Density of r from 0 to 1.5 over all layers, heads and queries, one outline per job.",
     )
     st.caption(
-        f"Figure 8 of the article, for Qwen2.5-0.5B with Qwen2.5-1.5B as teacher: median {ARTICLE_MEDIAN}, "
-        f"{ARTICLE_ABOVE} of rows above 1.5. r = 1: the expected gradient is as large as a single token's."
-        + _undefined(ratios)
-        + _own_teachers(jobs)
+        f"{_teachers(jobs)} Figure 8 of the article, for Qwen2.5-0.5B with Qwen2.5-1.5B as teacher: median "
+        f"{ARTICLE_MEDIAN}, {ARTICLE_ABOVE} of rows above 1.5. r = 1: the expected gradient is as large as a single "
+        "token's." + _undefined(ratios) + _own_teachers(jobs)
     )
     sql_and_data(
         KIND,
@@ -86,6 +85,13 @@ def two_digits(value: float | None) -> str:
 def _undefined(ratios: Sequence[Summary]) -> str:
     undefined = sum(summary.n_undefined for summary in ratios)
     return f" Left out: {count(undefined)} rows whose hard gradient is 0." if undefined else ""
+
+
+def _teachers(jobs: Sequence[FinishedJob]) -> str:
+    teachers = {job.job_id: markdown_text(str(job.parameters.get("teacher"))) for job in jobs}
+    if len(set(teachers.values())) == 1:
+        return f"Teacher: {teachers[jobs[0].job_id]}."
+    return " ".join(f"Teacher of job {job_id}: {teacher}." for job_id, teacher in teachers.items())
 
 
 def _own_teachers(jobs: Sequence[FinishedJob]) -> str:

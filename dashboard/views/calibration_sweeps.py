@@ -25,7 +25,7 @@ from dashboard.views.calibration_model import KIND
 ROWS = 50
 TOKENS_BEFORE = 6
 TOKENS_AROUND = 40  # of text before the first anchor
-ANY_R = 1e30
+ALL, ANY_R = "all", 1e30
 QUERY_COLOUR = "#9a5bc4"
 # Table 8 of "Stuck in a Loop" (https://hyperstition.cc/stuck-in-a-loop): Qwen2.5-0.5B, teacher Qwen2.5-1.5B
 ARTICLE = (
@@ -58,7 +58,7 @@ def sweeps(jobs: Sequence[FinishedJob]) -> None:
         values = {"jobs": ids, "layer": layer, "most": most, "limit": ROWS, "before": TOKENS_BEFORE}
         frame = pd.DataFrame([asdict(sweep) for sweep in found])
         sql_and_data(KIND, "sweeps", as_text(queries.sweeps_sql(order, layer), **values), frame)
-    with st.expander("Table 8 of the article"):
+    with st.expander("Table 8 of the article", expanded=True):
         st.dataframe(
             pd.DataFrame(ARTICLE, columns=["Query", "Competing anchors", "r", "Δ hard (nat)", "Δ soft (nat)"]),
             hide_index=True,
@@ -73,7 +73,7 @@ def _filters(ids: list[int]) -> tuple[Order, int | None, float]:
     with reading() as conn:
         layers, _ = summary_queries.extent(conn, ids)
     orders: list[Order] = list(get_args(Order))
-    every: list[int | None] = [None, *layers]
+    every = [ALL, *map(str, layers)]
     left, middle, right = st.columns([3, 1, 1], vertical_alignment="bottom")
     with left:
         st.segmented_control(
@@ -84,10 +84,7 @@ def _filters(ids: list[int]) -> tuple[Order, int | None, float]:
         )
     with middle:
         layer = st.selectbox(
-            "Layer of the sweeps",
-            every,
-            format_func=lambda layer: "all" if layer is None else str(layer),
-            **url.bind("sweep_layer", url.integer("sweep_layer"), every),
+            "Layer of the sweeps", every, **url.bind("sweep_layer", st.query_params.get("sweep_layer"), every)
         )
     with right:
         most = st.number_input(
@@ -99,7 +96,7 @@ def _filters(ids: list[int]) -> tuple[Order, int | None, float]:
             **url.bind_number("r", url.number("r", 10.0, 0.0, 10.0)),
         )
     order: Order = st.session_state["sweeps_choice"] or orders[0]
-    return order, layer, ANY_R if most is None or most >= 10 else most
+    return order, None if layer == ALL else int(layer), ANY_R if most is None or most >= 10 else most
 
 
 def _table(found: Sequence[Sweep], several: bool) -> None:
@@ -112,11 +109,11 @@ def _table(found: Sequence[Sweep], several: bool) -> None:
         selection_mode="single-row",
         column_config={
             "Query": st.column_config.TextColumn(
-                width=230, alignment="right", help="text that ends with the query's token"
+                width=190, alignment="right", help="text that ends with the query's token"
             ),
             "Next": st.column_config.TextColumn(width=90, help="the token observed behind the query"),
-            "First anchor": st.column_config.TextColumn(width=190, alignment="right", help="its score gets +c"),
-            "Second anchor": st.column_config.TextColumn(width=190, alignment="right", help="its score gets −c"),
+            "First anchor": st.column_config.TextColumn(width=170, alignment="right", help="its score gets +c"),
+            "Second anchor": st.column_config.TextColumn(width=170, alignment="right", help="its score gets −c"),
             "r": st.column_config.NumberColumn(format="%.3f", width=60),
             "Δ hard (nat)": st.column_config.NumberColumn(
                 format="%.3f", width=90, help="largest minus smallest loss of the observed token along the sweep"

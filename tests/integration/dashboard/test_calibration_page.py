@@ -196,7 +196,7 @@ def test_the_page_shows_figures_heads_sweeps_and_a_sweep_of_the_address(
     assert len(_frame(app, "First anchor")) == SEQUENCES * 3
     assert any("transfer_sweep_change" in code.value for code in app.code)
     assert HOSTILE not in "".join(element.proto.body for element in app.get("html"))
-    app.selectbox(key="sweep_layer_choice").set_value(1).run()
+    app.selectbox(key="sweep_layer_choice").set_value("1").run()
     assert set(_frame(app, "First anchor")["Layer"]) <= {1}
     assert app.query_params["sweep_layer"] in ("1", ["1"])
 
