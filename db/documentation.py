@@ -137,6 +137,12 @@ SELECT job_id, count(*) AS heads, avg(entropy_nats) AS entropy_nats, avg(top_wei
 FROM attention_profile_heads GROUP BY job_id ORDER BY job_id""",
     ),
     Example(
+        "Attention-transfer sweeps on calibrated rows: the observed token's loss moves, the expected one hardly does",
+        """\
+SELECT layer, head, sequence, query, r, hard_change_nats, soft_change_nats FROM transfer_sweep_change
+WHERE job_id = 1 AND r < 0.1 ORDER BY hard_change_nats DESC, layer, head, sequence, query LIMIT 10""",
+    ),
+    Example(
         "What went wrong lately",
         """\
 SELECT id, error_code, error_message, error_hint FROM job

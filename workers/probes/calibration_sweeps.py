@@ -40,7 +40,7 @@ _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
 # ReLU between two steps gave 4e-2 (OPT). Wrong gradients are off by a third and more.
 SLOPE_TOLERANCE = 0.1
 ROUNDING_NATS = {torch.float64: 1e-6, torch.float32: 1e-4}
-# Largest difference in nats of a loss from the measuring pass. Measured: 1e-5 in float32 (SmolLM2-135M).
+# Largest difference in nats of a loss from the measuring pass. Measured on SmolLM2-135M: 1e-5, in bfloat16 7e-2.
 LOSS_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.5}
 
 

@@ -7,7 +7,7 @@ import pytest
 from db import copy, documentation, partitions, summaries
 from db.repositories import datasets, jobs
 from services.contracts.kinds import KINDS
-from services.contracts.probes import buried_keys
+from services.contracts.probes import buried_keys, calibration
 from services.contracts.states import JobState
 from tests.conftest import MigratedDatabase
 from tests.integration.dashboard import profile_rows
@@ -17,6 +17,10 @@ from tests.integration.db.test_datasets import DOCUMENTS, TOKENS, WORDS, TokenSe
 BURIED_KEY = {
     column.name: np.array([600 if "rank" in column.name else 1], np.float32 if column.type == "float4" else np.int16)
     for column in buried_keys.KEY_TABLE.columns[1:]
+}
+SWEEP = {
+    column.name: np.zeros(1, {"float4": np.float32, "float8": np.float64, "bool": np.bool_}.get(column.type, np.int16))
+    for column in calibration.SWEEP_TABLE.columns[1:]
 }
 EXAMPLES = {example.title: example.query for example in documentation.EXAMPLES}
 
@@ -46,6 +50,8 @@ def test_every_example_runs_and_finds_something(
         with conn.transaction():
             partitions.create(conn, buried_keys.KEY_TABLE.name, job_id)
             copy.copy_rows(conn, buried_keys.KEY_TABLE, job_id, BURIED_KEY)
+            partitions.create(conn, calibration.SWEEP_TABLE.name, job_id)
+            copy.copy_rows(conn, calibration.SWEEP_TABLE, job_id, SWEEP)
         with conn.transaction():
             jobs.set_state(conn, job_id, JobState.SUCCEEDED)
     profile_rows.insert(conn, profile_rows.columns())
