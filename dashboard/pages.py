@@ -1,4 +1,4 @@
-"""Which pages there are: jobs, suites, and one result page per job kind."""
+"""Which pages there are, and where they stand in the menu."""
 
 import streamlit as st
 
@@ -7,35 +7,43 @@ SUITES = "views/suites.py"
 PLAYGROUND = "views/playground.py"
 RESULTS = {  # page by job kind
     "gradient_scale": "views/gradient_scale.py",
-    "attention_profile": "views/attention_profile.py",
-    "buried_keys": "views/buried_keys.py",
     "jacobian_spectrum": "views/jacobian_spectrum.py",
     "ratchet": "views/ratchet.py",
-    "shared_routing": "views/shared_routing.py",
-    "pattern_stability": "views/pattern_stability.py",
-    "entropy_bound": "views/entropy_bound.py",
+    "buried_keys": "views/buried_keys.py",
     "calibration": "views/calibration.py",
+    "attention_profile": "views/attention_profile.py",
+    "entropy_bound": "views/entropy_bound.py",
+    "pattern_stability": "views/pattern_stability.py",
+    "shared_routing": "views/shared_routing.py",
+}
+MENU = {  # by section; pages of the section without a name stand in the menu themselves
+    "": (JOBS, SUITES, PLAYGROUND),
+    "Gradients": tuple(
+        RESULTS[kind] for kind in ("gradient_scale", "jacobian_spectrum", "ratchet", "buried_keys", "calibration")
+    ),
+    "Patterns": tuple(RESULTS[kind] for kind in ("attention_profile", "entropy_bound", "pattern_stability")),
+    "Interventions": (RESULTS["shared_routing"],),
 }
 _TITLES = {
     JOBS: ("Jobs", ":material/list:"),
     SUITES: ("Suites", ":material/library_books:"),
     "views/gradient_scale.py": ("Gradient scale", ":material/stacked_line_chart:"),
-    "views/attention_profile.py": ("Attention profile", ":material/visibility:"),
-    "views/buried_keys.py": ("Buried keys", ":material/travel_explore:"),
     "views/jacobian_spectrum.py": ("Jacobian spectrum", ":material/blur_linear:"),
     "views/ratchet.py": ("Ratchet", ":material/sync:"),
-    "views/pattern_stability.py": ("Pattern stability", ":material/compare_arrows:"),
-    "views/entropy_bound.py": ("Entropy bound", ":material/compress:"),
-    PLAYGROUND: ("Playground", ":material/play_circle:"),
-    "views/shared_routing.py": ("Shared routing", ":material/merge:"),
+    "views/buried_keys.py": ("Buried keys", ":material/travel_explore:"),
     "views/calibration.py": ("Calibration", ":material/balance:"),
+    "views/attention_profile.py": ("Attention profile", ":material/visibility:"),
+    "views/entropy_bound.py": ("Entropy bound", ":material/compress:"),
+    "views/pattern_stability.py": ("Pattern stability", ":material/compare_arrows:"),
+    "views/shared_routing.py": ("Shared routing", ":material/merge:"),
+    PLAYGROUND: ("Playground", ":material/play_circle:"),
 }
 
 
-def all_pages() -> list[st.Page]:
-    return [_page(JOBS, default=True), _page(SUITES), *(_page(path) for path in RESULTS.values()), _page(PLAYGROUND)]
+def menu() -> dict[str, list[st.Page]]:
+    return {section: [_page(path) for path in paths] for section, paths in MENU.items()}
 
 
-def _page(path: str, default: bool = False) -> st.Page:
+def _page(path: str) -> st.Page:
     title, icon = _TITLES[path]
-    return st.Page(path, title=title, icon=icon, default=default)
+    return st.Page(path, title=title, icon=icon, default=path == JOBS)

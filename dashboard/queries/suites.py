@@ -62,6 +62,11 @@ def suites(conn: psycopg.Connection, text: str, limit: int = MOST_SUITES) -> lis
         return cursor.execute(SUITES.encode(), values).fetchall()
 
 
+def name(conn: psycopg.Connection, suite_id: int) -> str | None:
+    row = conn.execute("SELECT name FROM analysis.suite WHERE id = %s", (suite_id,)).fetchone()
+    return row[0] if row else None
+
+
 def members(conn: psycopg.Connection, suite_id: int) -> list[Member]:
     """The suite's jobs in their order."""
     with conn.cursor(row_factory=class_row(Member)) as cursor:

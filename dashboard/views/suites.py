@@ -95,6 +95,7 @@ def _one(suite_id: int) -> None:
     try:
         with reading() as conn:
             members = suite_queries.members(conn, suite_id)
+            name = suite_queries.name(conn, suite_id)
     except KeyholeError as error:
         show(error)
         return
@@ -102,6 +103,7 @@ def _one(suite_id: int) -> None:
     if not members:
         st.warning(f"There is no suite {suite_id}, or its jobs were deleted.", icon=":material/search_off:")
         return
+    st.markdown(f"**{markdown_text(name or '')}**")
     _counts(members)
     _open_selected("member_table", "members_listed", JOBS, "job")
     st.session_state["members_listed"] = [member.job_id for member in members]

@@ -8,7 +8,7 @@ from psycopg.types.json import Jsonb
 from pydantic import SecretStr
 from streamlit.testing.v1 import AppTest
 
-from dashboard.pages import RESULTS
+from dashboard.pages import JOBS, MENU, PLAYGROUND, RESULTS, SUITES
 from db.repositories import api_tokens
 from services.contracts.kinds import KINDS
 from services.contracts.settings import Settings
@@ -24,6 +24,11 @@ HOSTILE = "*bold* [link](http://x) <script>alert(1)</script> :red[r] $m$"
 def test_every_kind_has_a_result_page() -> None:
     assert set(RESULTS) == set(KINDS)
     assert all((APP.parent / path).is_file() for path in RESULTS.values())
+
+
+def test_every_page_is_in_the_menu_once() -> None:
+    listed = sorted(path for paths in MENU.values() for path in paths)
+    assert listed == sorted([JOBS, SUITES, PLAYGROUND, *RESULTS.values()])
 
 
 def test_an_empty_database_says_how_to_submit_the_first_job(open_page: Open) -> None:
