@@ -12,109 +12,69 @@ On a machine that others use, look at the ratio of CPU seconds (``--threads 1`` 
 """
 
 import argparse
-import statistics
 import sys
-import time
-from collections.abc import Callable
 
 import numpy as np
-import torch
 
-from benchmarks.gradient_scale import plain_pass
+from benchmarks import plain
+from benchmarks.rounds import Times, Work, in_turn
 from services.contracts.kinds import KINDS
 from services.contracts.probes.common import ProbeParameters
-from services.contracts.settings import settings
-from workers.attention.seam import IMPLEMENTATION
-from workers.data import read_sequences
-from workers.models import LoadedModel, load_model
+from workers.models import LoadedModel
 from workers.probes import PROBES, passes
 from workers.probes.passes import PassProbe
 
-BESIDE = ("gradient_scale", "ratchet")  # other kinds that watch the backward pass, as far as there are such
+BESIDE = ("gradient_scale", "ratchet")  # other kinds that watch the backward pass
+
+Task = tuple[PassProbe, ProbeParameters]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="builtin:smollm2-135m-instruct")
-    parser.add_argument("--dataset", default="builtin:python-docs")
-    parser.add_argument("--sequences", type=int, default=1, help="sequences in one pass")
-    parser.add_argument("--length", type=int, default=1024)
+    parser = plain.parser(__doc__, fixed={"step": None})
     parser.add_argument("--step", type=int, help="distance between measured queries; none leaves each kind's own")
     parser.add_argument("--credit", choices=["sequence", "own_token"], default="sequence")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=0, help="threads of torch; 0 leaves its choice")
-    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    if options.threads:
-        torch.set_num_threads(options.threads)
 
-    loaded = load_model(options.model, device=options.device, dtype=options.dtype, settings=settings())
-    token_set = read_sequences(
-        options.dataset,
-        tokenizer=loaded.tokenizer,
-        vocabulary_size=loaded.architecture.vocabulary_size,
-        sequences=options.sequences * (options.rounds + 1),
-        length=options.length,
-        settings=settings(),
-    )
-    tasks = {name: _task(name, options) for name in ("buried_keys", *(name for name in BESIDE if name in KINDS))}
-    modes: dict[str, Callable[[np.ndarray], None]] = {"plain": lambda ids: _plain(loaded, ids)}
-    modes |= {name: _together(loaded, [task]) for name, task in tasks.items()}
-    modes["together"] = _together(loaded, list(tasks.values()))
+    loaded = plain.load(options)
+    batches = plain.read_tokens(loaded, options, options.rounds + 1)
+    tasks = {name: _task(name, options) for name in ("buried_keys", *BESIDE)}
 
-    seconds: dict[str, list[tuple[float, float]]] = {mode: [] for mode in modes}
-    for round_ in range(options.rounds + 1):
-        ids = token_set.token_ids[round_ * options.sequences : (round_ + 1) * options.sequences]
-        for mode in list(modes)[:: 1 if round_ % 2 else -1]:
-            wall, cpu = time.perf_counter(), time.process_time()
-            modes[mode](ids)
-            if round_:  # the first round warms up
-                seconds[mode].append((time.perf_counter() - wall, time.process_time() - cpu))
+    def plain_pass(round_: int) -> None:
+        with plain.sdpa(loaded):
+            plain.forward_and_backward(loaded, plain.on_device(loaded, batches[round_]))
+
+    works: dict[str, Work] = {"plain": plain_pass}
+    works |= {name: _together(loaded, [task], batches) for name, task in tasks.items()}
+    works["together"] = _together(loaded, list(tasks.values()), batches)
+    times = in_turn(works, options.rounds, loaded.model.device)
 
     print(f"{options.model}, {options.sequences} × {options.length} tokens, {options.dtype}, credit {options.credit}")
     print(f"{options.rounds} rounds, rows left in memory; queries step " + _steps(tasks))
-    medians = {
-        mode: [statistics.median(column) for column in zip(*rounds, strict=True)] for mode, rounds in seconds.items()
-    }
-    for mode, (wall, cpu) in medians.items():
-        ratios = (wall / medians["plain"][0], cpu / medians["plain"][1])
-        print(f"{mode:15} {wall:8.2f} s wall {cpu:8.2f} s CPU   {ratios[0]:6.3f} {ratios[1]:6.3f} of plain")
-    apart = [sum(medians[name][column] for name in tasks) for column in range(2)]
-    shared = [together / alone for together, alone in zip(medians["together"], apart, strict=True)]
-    print(f"together        {shared[0]:8.3f} wall {shared[1]:8.3f} CPU of the probes one after the other")
+    for mode, each in times.items():
+        ratio = each.over(times["plain"])
+        print(f"{mode:15} {each}   {ratio.wall:6.3f} {ratio.cpu:6.3f} of plain")
+    apart = Times(sum(times[name].wall for name in tasks), sum(times[name].cpu for name in tasks))
+    shared = times["together"].over(apart)
+    print(f"together        {shared.wall:8.3f} wall {shared.cpu:8.3f} CPU of the probes one after the other")
     print(f"floor of buried_keys: {_floor(loaded, tasks['buried_keys'][1]):.3f} of the plain pass's products")
     return 0
 
 
-def _task(name: str, options: argparse.Namespace) -> tuple[PassProbe, ProbeParameters]:
+def _task(name: str, options: argparse.Namespace) -> Task:
     probe = PROBES[name]
     assert isinstance(probe, PassProbe)
-    given = {name: getattr(options, name) for name in ("sequences", "length", "dtype", "credit")}
-    queries = {"start": min(32, options.length - 1)} | ({"step": options.step} if options.step else {})
-    parameters = KINDS[name].parameters.model_validate(given | {"batch": options.sequences, "queries": queries})
-    return probe, parameters
+    return probe, plain.job_parameters(KINDS[name].parameters, options, credit=options.credit)
 
 
-def _steps(tasks: dict[str, tuple[PassProbe, ProbeParameters]]) -> str:
+def _steps(tasks: dict[str, Task]) -> str:
     return ", ".join(f"{parameters.queries.step} ({name})" for name, (_, parameters) in tasks.items())
 
 
-def _plain(loaded: LoadedModel, ids: np.ndarray) -> None:
-    loaded.model.set_attn_implementation("sdpa")
-    try:
-        plain_pass(loaded, torch.as_tensor(ids, dtype=torch.int64, device=loaded.model.device))
-    finally:
-        loaded.model.set_attn_implementation(IMPLEMENTATION)
-
-
-def _together(loaded: LoadedModel, tasks: list[tuple[PassProbe, ProbeParameters]]) -> Callable[[np.ndarray], None]:
-    def work(ids: np.ndarray) -> None:
-        for outcome in passes.measure_together(loaded, tasks, ids, 0):
+def _together(loaded: LoadedModel, tasks: list[Task], batches: np.ndarray) -> Work:
+    def work(round_: int) -> None:
+        for outcome in passes.measure_together(loaded, tasks, batches[round_], 0):
             if isinstance(outcome, Exception):
                 raise outcome
-        if loaded.model.device.type == "cuda":
-            torch.cuda.synchronize()
 
     return work
 

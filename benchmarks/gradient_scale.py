@@ -9,144 +9,71 @@ On a machine that others use, look at the ratio of CPU seconds (``--threads 1`` 
 """
 
 import argparse
-import multiprocessing
-import resource
-import statistics
 import sys
-import time
-from collections.abc import Callable
-from contextlib import ExitStack
-from multiprocessing.connection import Connection
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
-import torch
-import torch.nn.functional as F
-
+from benchmarks import plain
 from benchmarks.copy_rows import database_url, new_job
+from benchmarks.rounds import Work, in_processes
 from db import copy
 from db.connection import connect
-from services.contracts.probes.common import QueryRange
 from services.contracts.probes.gradient_scale import TABLE, GradientScaleParameters
-from services.contracts.settings import settings
-from workers.data import read_sequences
-from workers.models import LoadedModel, load_model
+from workers.models import LoadedModel
 from workers.probes import gradient_scale, passes
 
 TARGET_RATIO = 1.15
 
 
-def plain_pass(loaded: LoadedModel, batch: torch.Tensor) -> None:
-    embeddings = loaded.model.get_input_embeddings()(batch).requires_grad_()
-    logits = loaded.model(inputs_embeds=embeddings, use_cache=False).logits
-    losses = F.cross_entropy(logits[:, :-1].float().flatten(0, 1), batch[:, 1:].flatten())
-    losses.backward()
-    if batch.device.type == "cuda":
-        torch.cuda.synchronize()
+@contextmanager
+def prepared(mode: str, options: argparse.Namespace) -> Iterator[tuple[LoadedModel, Work]]:
+    """In the process of the mode: the model and what is timed."""
+    loaded = plain.load(options)
+    batches = plain.read_tokens(loaded, options, options.rounds + 1)
+    parameters = plain.job_parameters(GradientScaleParameters, options, credit=options.credit)
 
+    def plain_pass(round_: int) -> None:
+        plain.forward_and_backward(loaded, plain.on_device(loaded, batches[round_]))
 
-def serve(mode: str, options: argparse.Namespace, pipe: Connection) -> None:
-    """Child process: load, then do one sequence-batch whenever asked, and answer with wall and CPU seconds."""
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    loaded = load_model(options.model, device=options.device, dtype=options.dtype, settings=settings())
-    token_set = read_sequences(
-        options.dataset,
-        tokenizer=loaded.tokenizer,
-        vocabulary_size=loaded.architecture.vocabulary_size,
-        sequences=options.sequences * (options.rounds + 1),
-        length=options.length,
-        settings=settings(),
-    )
-    parameters = GradientScaleParameters(
-        sequences=options.sequences,
-        length=options.length,
-        batch=options.sequences,
-        queries=QueryRange(start=min(32, options.length - 1), step=options.step),
-        dtype=options.dtype,
-        credit=options.credit,
-    )
     with ExitStack() as stack:
-        work: Callable[[int], object]
         if mode == "plain":
-            loaded.model.set_attn_implementation("sdpa")
+            stack.enter_context(plain.sdpa(loaded))
+            yield loaded, plain_pass
+            return
+        conn, job_id = None, 0
+        if options.database:
+            conn = stack.enter_context(connect(stack.enter_context(database_url())))
+            job_id = new_job(conn)
 
-            def work(first: int) -> None:
-                ids = token_set.token_ids[first : first + options.sequences]
-                plain_pass(loaded, torch.as_tensor(ids, dtype=torch.int64, device=loaded.model.device))
-        else:
-            conn, job_id = None, 0
-            if options.database:
-                conn = stack.enter_context(connect(stack.enter_context(database_url())))
-                job_id = new_job(conn)
+        def probe(round_: int) -> None:
+            first = round_ * options.sequences
+            measurement = passes.measure(gradient_scale.PROBE, loaded, parameters, batches[round_], first)
+            if conn is not None:
+                with conn.transaction():
+                    copy.copy_rows(conn, TABLE, job_id, measurement.rows[TABLE.name])
 
-            def work(first: int) -> None:
-                ids = token_set.token_ids[first : first + options.sequences]
-                measurement = passes.measure(gradient_scale.PROBE, loaded, parameters, ids, first)
-                if conn is not None:
-                    with conn.transaction():
-                        copy.copy_rows(conn, TABLE, job_id, measurement.rows[TABLE.name])
-
-        pipe.send("ready")
-        while (round_ := pipe.recv()) is not None:
-            wall, cpu = time.perf_counter(), time.process_time()
-            work(round_ * options.sequences)
-            pipe.send((time.perf_counter() - wall, time.process_time() - cpu))
-        # kilobytes on Linux, bytes on macOS
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        if loaded.model.device.type == "cuda":
-            peak = torch.cuda.max_memory_allocated()
-        pipe.send(peak)
+        yield loaded, probe
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="builtin:smollm2-135m-instruct")
-    parser.add_argument("--dataset", default="builtin:python-docs")
-    parser.add_argument("--sequences", type=int, default=1, help="sequences in one pass")
-    parser.add_argument("--length", type=int, default=1024)
-    parser.add_argument("--step", type=int, default=4, help="distance between measured queries")
+    parser = plain.parser(__doc__)
     parser.add_argument("--credit", choices=["sequence", "own_token"], default="sequence")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=0, help="threads of torch; 0 leaves its choice")
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--no-database", dest="database", action="store_false", help="leave the rows in memory")
     options = parser.parse_args()
-
-    context = multiprocessing.get_context("spawn")
-    pipes, processes = {}, []
-    for mode in ("plain", "probe"):
-        pipes[mode], theirs = context.Pipe()
-        processes.append(context.Process(target=serve, args=(mode, options, theirs)))
-        processes[-1].start()
-        theirs.close()  # so that a child that dies ends the wait
-        pipes[mode].recv()
-    seconds: dict[str, list[tuple[float, float]]] = {mode: [] for mode in pipes}
-    for round_ in range(options.rounds + 1):
-        for mode in list(pipes)[:: 1 if round_ % 2 else -1]:
-            pipes[mode].send(round_)
-            figures = pipes[mode].recv()
-            if round_:  # the first round warms up
-                seconds[mode].append(figures)
-    peaks = {}
-    for mode, pipe in pipes.items():
-        pipe.send(None)
-        peaks[mode] = pipe.recv()
-    for process in processes:
-        process.join()
+    times, peak_mib, _ = in_processes(prepared, ("plain", "probe"), options)
 
     what = "with the database" if options.database else "rows left in memory"
     print(
         f"{options.model}, {options.sequences} × {options.length} tokens, queries step {options.step}, {options.dtype}"
     )
     print(f"credit {options.credit}, {what}, {options.rounds} rounds")
-    medians = {
-        mode: [statistics.median(column) for column in zip(*rounds, strict=True)] for mode, rounds in seconds.items()
-    }
-    for mode, (wall, cpu) in medians.items():
-        print(f"{mode:6} {wall:8.2f} s wall {cpu:8.2f} s CPU {peaks[mode] / 2**20:8.0f} MiB peak")
-    wall, cpu = (probe / plain for probe, plain in zip(medians["probe"], medians["plain"], strict=True))
-    memory = peaks["probe"] / peaks["plain"]
-    print(f"ratio  {wall:8.3f}   wall {cpu:8.3f}   CPU {memory:8.3f} of peak (aim: {TARGET_RATIO} of the time)")
+    for mode, each in times.items():
+        print(f"{mode:6} {each} {peak_mib[mode]:8.0f} MiB peak")
+    ratio, memory = times["probe"].over(times["plain"]), peak_mib["probe"] / peak_mib["plain"]
+    print(
+        f"ratio  {ratio.wall:8.3f}   wall {ratio.cpu:8.3f}   CPU {memory:8.3f} of peak "
+        f"(aim: {TARGET_RATIO} of the time)"
+    )
     return 0
 
 

@@ -10,53 +10,42 @@ shape on this machine.
 """
 
 import argparse
-import statistics
 import sys
 import time
-from collections.abc import Callable
 
 import torch
 
-from benchmarks.gradient_scale import plain_pass
-from services.contracts.probes.common import QueryRange
+from benchmarks import plain
+from benchmarks.rounds import Work, in_turn
 from services.contracts.probes.gradient_scale import GradientScaleParameters
 from services.contracts.probes.ratchet import RatchetParameters
-from services.contracts.settings import settings
-from workers.attention import seam
-from workers.data import read_sequences
-from workers.models import LoadedModel, load_model
+from workers.models import LoadedModel
 from workers.probes import gradient_scale, passes, ratchet
 
 TARGET_RATIO = 1.5
 
 
-def modes(loaded: LoadedModel, options: argparse.Namespace) -> dict[str, Callable[[torch.Tensor], object]]:
-    """What is timed, each a function of the token ids [sequence, position]."""
-    fields = {
-        "sequences": options.sequences,
-        "length": options.length,
-        "batch": options.sequences,
-        "queries": QueryRange(start=min(32, options.length - 2), step=options.step),
-        "dtype": options.dtype,
-    }
-    scale = (gradient_scale.PROBE, GradientScaleParameters(**fields))
-    steps = (ratchet.PROBE, RatchetParameters(**fields))
+def works(loaded: LoadedModel, options: argparse.Namespace) -> dict[str, Work]:
+    """What is timed."""
+    (token_ids,) = plain.read_tokens(loaded, options)
+    ids = plain.on_device(loaded, token_ids)
+    scale = (gradient_scale.PROBE, plain.job_parameters(GradientScaleParameters, options))
+    steps = (ratchet.PROBE, plain.job_parameters(RatchetParameters, options))
 
-    def plain(ids: torch.Tensor) -> None:
-        loaded.model.set_attn_implementation("sdpa")
-        plain_pass(loaded, ids)
+    def plain_pass(_: int) -> None:
+        with plain.sdpa(loaded):
+            plain.forward_and_backward(loaded, ids)
 
-    def together(*tasks: tuple[passes.PassProbe, GradientScaleParameters | RatchetParameters]):
-        def work(ids: torch.Tensor) -> None:
-            seam.attach(loaded.model)
-            for outcome in passes.measure_together(loaded, tasks, ids.cpu().numpy(), 0):
+    def together(*tasks: tuple[passes.PassProbe, GradientScaleParameters | RatchetParameters]) -> Work:
+        def work(_: int) -> None:
+            for outcome in passes.measure_together(loaded, tasks, token_ids, 0):
                 if isinstance(outcome, Exception):
                     raise outcome
 
         return work
 
     return {
-        "plain": plain,
+        "plain": plain_pass,
         "gradient_scale": together(scale),
         "ratchet": together(steps),
         "both in one pass": together(scale, steps),
@@ -77,57 +66,26 @@ def product_rate(d_model: int, rows: int, keys: int, device: str) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="builtin:smollm2-135m-instruct")
-    parser.add_argument("--dataset", default="builtin:python-docs")
-    parser.add_argument("--sequences", type=int, default=1, help="sequences in one pass")
-    parser.add_argument("--length", type=int, default=1024)
-    parser.add_argument("--step", type=int, default=4, help="distance between measured queries")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=0, help="threads of torch; 0 leaves its choice")
-    parser.add_argument("--rounds", type=int, default=4)
-    options = parser.parse_args()
-    if options.threads:
-        torch.set_num_threads(options.threads)
-
-    loaded = load_model(options.model, device=options.device, dtype=options.dtype, settings=settings())
-    architecture = loaded.architecture
-    token_set = read_sequences(
-        options.dataset,
-        tokenizer=loaded.tokenizer,
-        vocabulary_size=architecture.vocabulary_size,
-        sequences=options.sequences,
-        length=options.length,
-        settings=settings(),
-    )
-    ids = torch.as_tensor(token_set.token_ids, dtype=torch.int64, device=loaded.model.device)
-    timed: dict[str, list[tuple[float, float]]] = {}
-    for round_ in range(options.rounds + 1):
-        for name, work in modes(loaded, options).items():
-            wall, cpu = time.perf_counter(), time.process_time()
-            work(ids)
-            if round_:  # the first one warms up
-                timed.setdefault(name, []).append((time.perf_counter() - wall, time.process_time() - cpu))
+    options = plain.parser(__doc__, rounds=4).parse_args()
+    loaded = plain.load(options)
+    times = in_turn(works(loaded, options), options.rounds, loaded.model.device)
 
     print(
         f"{options.model}, {options.sequences} × {options.length} tokens, queries step {options.step}, "
         f"{options.dtype}, {torch.get_num_threads()} threads, {options.rounds} rounds"
     )
-    medians = {
-        name: [statistics.median(column) for column in zip(*rounds, strict=True)] for name, rounds in timed.items()
-    }
-    for name, (wall, cpu) in medians.items():
-        ratios = [mine / plain for mine, plain in zip((wall, cpu), medians["plain"], strict=True)]
-        print(f"{name:17} {wall:8.2f} s wall {cpu:8.2f} s CPU   ratio {ratios[0]:6.3f} wall {ratios[1]:6.3f} CPU")
-    queries = QueryRange(start=min(32, options.length - 2), step=options.step).positions(options.length)
-    pairs = options.sequences * architecture.layers * architecture.heads * sum(query + 1 for query in queries)
-    operations = 4 * architecture.d_model * pairs
-    rate = product_rate(architecture.d_model, 512, options.length // 2, options.device)
+    for mode, each in times.items():
+        ratio = each.over(times["plain"])
+        print(f"{mode:17} {each}   ratio {ratio.wall:6.3f} wall {ratio.cpu:6.3f} CPU")
+    shape = loaded.architecture
+    queries = plain.job_parameters(RatchetParameters, options).queries.positions(options.length)
+    pairs = options.sequences * shape.layers * shape.heads * sum(query + 1 for query in queries)
+    operations = 4 * shape.d_model * pairs
+    rate = product_rate(shape.d_model, 512, options.length // 2, options.device)
     floor = operations / rate
     print(
         f"floor: {operations / 1e9:.0f} GFLOP at {rate / 1e9:.0f} GFLOP/s = {floor:.2f} s CPU, "
-        f"{1 + floor / medians['plain'][1]:.3f} times the plain pass (aim: {TARGET_RATIO} of its time)"
+        f"{1 + floor / times['plain'].cpu:.3f} times the plain pass (aim: {TARGET_RATIO} of its time)"
     )
     return 0
 
