@@ -14,167 +14,90 @@ speak of. On a machine that others use, look at the ratio of CPU seconds (``--th
 """
 
 import argparse
-import inspect
-import multiprocessing
-import resource
-import statistics
 import sys
-import time
-from collections.abc import Callable
-from multiprocessing.connection import Connection
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
-from services.contracts.probes.common import QueryRange
+from benchmarks import plain
+from benchmarks.rounds import Work, in_processes
 from services.contracts.probes.entropy_bound import EntropyBoundParameters
-from services.contracts.settings import settings
-from workers.data import read_sequences
-from workers.models import LoadedModel, load_model
+from workers.models import LoadedModel
+from workers.models.loaded import Architecture
 from workers.probes import entropy_bound, passes
 
 TARGET_RATIO = 2.0  # by the plain forward pass
 
 
-def forward(loaded: LoadedModel, ids: torch.Tensor, **asked: bool) -> tuple[torch.Tensor, ...] | None:
-    keep = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(loaded.model.forward).parameters else {}
-    with torch.no_grad():
-        output = loaded.model(ids, use_cache=False, **keep, **asked)
-    return output.attentions if asked else None
+def job_parameters(options: argparse.Namespace) -> EntropyBoundParameters:
+    return plain.job_parameters(EntropyBoundParameters, options, rank_rows=options.rank_rows)
 
 
-def whole_patterns(loaded: LoadedModel, ids: torch.Tensor, queries: range, rank_rows: int) -> list[torch.Tensor]:
-    """Entropies and singular values from patterns [layer][batch, head, query, key], as a script would take them."""
-    patterns = forward(loaded, ids, output_attentions=True)
-    assert patterns is not None
-    ranked = queries[:: -(-len(queries) // rank_rows)]
+def ranked(parameters: EntropyBoundParameters) -> range:
+    """The queries whose rows have their rank measured."""
+    queries = parameters.queries.positions(parameters.length)
+    return queries[:: -(-len(queries) // parameters.rank_rows)]
+
+
+def whole_patterns(loaded: LoadedModel, ids: torch.Tensor, parameters: EntropyBoundParameters) -> list[torch.Tensor]:
+    """Entropies and singular values from all patterns, as a script would take them."""
+    queries = parameters.queries.positions(parameters.length)
     found = []
-    for pattern in patterns:
+    for pattern in plain.patterns(loaded, ids):
         rows = pattern[:, :, list(queries)].float()
         found += [-torch.xlogy(rows, rows).sum(-1), rows.topk(8).values.sum(-1)]
-        found.append(torch.linalg.svdvals(pattern[:, :, list(ranked)].float()))
+        found.append(torch.linalg.svdvals(pattern[:, :, list(ranked(parameters))].float()))
     return found
 
 
-def serve(mode: str, options: argparse.Namespace, pipe: Connection) -> None:
-    """Child process: load, then do one batch of sequences whenever asked, and answer with wall and CPU seconds."""
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    loaded = load_model(options.model, device=options.device, dtype=options.dtype, settings=settings())
-    token_set = read_sequences(
-        options.dataset,
-        tokenizer=loaded.tokenizer,
-        vocabulary_size=loaded.architecture.vocabulary_size,
-        sequences=options.sequences * (options.rounds + 1),
-        length=options.length,
-        settings=settings(),
-    )
-    parameters = EntropyBoundParameters(
-        sequences=options.sequences,
-        length=options.length,
-        batch=options.sequences,
-        queries=QueryRange(start=min(32, options.length - 1), step=options.step),
-        dtype=options.dtype,
-        rank_rows=options.rank_rows,
-    )
-    queries = parameters.queries.positions(options.length)
-    work: Callable[[torch.Tensor], object]
+@contextmanager
+def prepared(mode: str, options: argparse.Namespace) -> Iterator[tuple[LoadedModel, Work]]:
+    """In the process of the mode: the model and what is timed."""
+    loaded = plain.load(options)
+    batches = plain.read_tokens(loaded, options, options.rounds + 1)
+    parameters = job_parameters(options)
     if mode == "probe":
-
-        def work(ids: torch.Tensor) -> None:
-            passes.measure(entropy_bound.PROBE, loaded, parameters, ids.cpu().numpy(), 0)
+        yield loaded, lambda round_: passes.measure(entropy_bound.PROBE, loaded, parameters, batches[round_], 0)
     elif mode == "plain":
-        loaded.model.set_attn_implementation("sdpa")
-
-        def work(ids: torch.Tensor) -> None:
-            forward(loaded, ids)
+        with plain.sdpa(loaded):
+            yield loaded, lambda round_: plain.forward(loaded, plain.on_device(loaded, batches[round_]))
     else:
         loaded.model.set_attn_implementation("eager")
-
-        def work(ids: torch.Tensor) -> None:
-            whole_patterns(loaded, ids, queries, options.rank_rows)
-
-    pipe.send(arithmetic(loaded, queries, options))
-    on_gpu = loaded.model.device.type == "cuda"
-    while (round_ := pipe.recv()) is not None:
-        part = token_set.token_ids[round_ * options.sequences : (round_ + 1) * options.sequences]
-        ids = torch.as_tensor(part, dtype=torch.int64, device=loaded.model.device)
-        wall, cpu = time.perf_counter(), time.process_time()
-        work(ids)
-        if on_gpu:
-            torch.cuda.synchronize()
-        pipe.send((time.perf_counter() - wall, time.process_time() - cpu))
-    # kilobytes on Linux, bytes on macOS
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    pipe.send(torch.cuda.max_memory_allocated() if on_gpu else peak)
+        yield loaded, lambda round_: whole_patterns(loaded, plain.on_device(loaded, batches[round_]), parameters)
 
 
-def arithmetic(loaded: LoadedModel, queries: range, options: argparse.Namespace) -> dict[str, float]:
+def arithmetic(shape: Architecture, parameters: EntropyBoundParameters) -> dict[str, float]:
     """Multiplications of the probe's parts, by those of the pass."""
-    shape, length = loaded.architecture, options.length
+    length = parameters.length
     matrices = shape.parameters - shape.vocabulary_size * shape.d_model
     attention = shape.layers * shape.heads * shape.d_head * length * (length + 1)  # causal: scores and outputs
     whole = length * matrices + attention
-    ranked = len(queries[:: -(-len(queries) // options.rank_rows)])
+    keys = sum(query + 1 for query in parameters.queries.positions(length))
     side = min(length, shape.d_model)
     parts = {
-        "scores of the rows": shape.layers * shape.heads * shape.d_head * sum(query + 1 for query in queries),
-        "Gram matrices of ranked rows": shape.layers * shape.heads * ranked**2 * length,
+        "scores of the rows": shape.layers * shape.heads * shape.d_head * keys,
+        "Gram matrices of ranked rows": shape.layers * shape.heads * len(ranked(parameters)) ** 2 * length,
         "Gram matrices of inputs": shape.layers * side**2 * max(length, shape.d_model),
     }
     return {name: part / whole for name, part in parts.items()}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="builtin:smollm2-135m-instruct")
-    parser.add_argument("--dataset", default="builtin:python-docs")
-    parser.add_argument("--sequences", type=int, default=1, help="sequences in one pass")
-    parser.add_argument("--length", type=int, default=1024)
-    parser.add_argument("--step", type=int, default=4, help="distance between measured queries")
+    parser = plain.parser(__doc__)
     parser.add_argument("--rank-rows", type=int, default=128)
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=0, help="threads of torch; 0 leaves its choice")
-    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-
-    context = multiprocessing.get_context("spawn")
-    pipes, processes, parts = {}, [], {}
-    for mode in ("plain", "probe", "whole"):
-        pipes[mode], theirs = context.Pipe()
-        processes.append(context.Process(target=serve, args=(mode, options, theirs)))
-        processes[-1].start()
-        theirs.close()  # so that a child that dies ends the wait
-        parts = pipes[mode].recv()
-    seconds: dict[str, list[tuple[float, float]]] = {mode: [] for mode in pipes}
-    for round_ in range(options.rounds + 1):
-        for mode in list(pipes)[:: 1 if round_ % 2 else -1]:
-            pipes[mode].send(round_)
-            figures = pipes[mode].recv()
-            if round_:  # the first round warms up
-                seconds[mode].append(figures)
-    peaks = {}
-    for mode, pipe in pipes.items():
-        pipe.send(None)
-        peaks[mode] = pipe.recv()
-    for process in processes:
-        process.join()
+    times, peak_mib, shape = in_processes(prepared, ("plain", "probe", "whole"), options)
 
     print(
         f"{options.model}, {options.sequences} × {options.length} tokens, queries step {options.step}, "
         f"{options.rank_rows} ranked rows, {options.dtype}, {options.rounds} rounds"
     )
-    medians = {
-        mode: [statistics.median(column) for column in zip(*rounds, strict=True)] for mode, rounds in seconds.items()
-    }
-    for mode, (wall, cpu) in medians.items():
-        ratios = [one / plain for one, plain in zip(medians[mode], medians["plain"], strict=True)]
-        print(
-            f"{mode:6} {wall:8.2f} s wall {cpu:8.2f} s CPU {peaks[mode] / 2**20:8.0f} MiB peak   "
-            f"ratio {ratios[0]:.3f} wall {ratios[1]:.3f} CPU"
-        )
+    for mode, each in times.items():
+        ratio = each.over(times["plain"])
+        print(f"{mode:6} {each} {peak_mib[mode]:8.0f} MiB peak   ratio {ratio.wall:.3f} wall {ratio.cpu:.3f} CPU")
     print(f"aim: the probe at {TARGET_RATIO} of the plain pass; its arithmetic, by that of the pass:")
-    for name, part in parts.items():
+    for name, part in arithmetic(shape, job_parameters(options)).items():
         print(f"  {name:30} {part:.3f}")
     return 0
 
