@@ -14,39 +14,31 @@ On a machine that others use, look at the ratios of CPU seconds (``--threads 1``
 """
 
 import argparse
-import statistics
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks import plain
+from benchmarks.rounds import Work, in_turn
 from services.contracts.probes.calibration import CalibrationParameters
-from services.contracts.probes.common import QueryRange
-from services.contracts.settings import settings
-from workers.attention import seam
-from workers.data import read_sequences
-from workers.models import LoadedModel, load_model
+from workers.models import LoadedModel
 from workers.models.others import OtherModels
 from workers.probes import calibration
 
 TARGET_PASSES = 3.0  # forward and backward passes of the student, at most
 
 
-def forward(loaded: LoadedModel, ids: Tensor) -> None:
+def every_logit(loaded: LoadedModel, ids: Tensor) -> Tensor:
+    """A forward pass that leaves no logits out: both models' are needed at every query."""
     with torch.no_grad():
-        loaded.model(ids, use_cache=False)
+        return loaded.model(ids, use_cache=False).logits
 
 
-def forward_and_backward(loaded: LoadedModel, ids: Tensor) -> None:
-    embeddings = loaded.model.get_input_embeddings()(ids).requires_grad_()
-    logits = loaded.model(inputs_embeds=embeddings, use_cache=False).logits
-    F.cross_entropy(logits[:, :-1].float().flatten(0, 1), ids[:, 1:].flatten()).backward()
-
-
-def prefixes(student: LoadedModel, teacher_logits: Tensor, ids: Tensor, queries: list[int]) -> None:
+def prefixes(student: LoadedModel, teacher_logits: Tensor, ids: Tensor, queries: Sequence[int]) -> None:
     """Passes of their own for each query; gradients reach every layer's attention."""
     for query in queries:
         embeddings = student.model.get_input_embeddings()(ids[:, : query + 1]).requires_grad_()
@@ -57,85 +49,61 @@ def prefixes(student: LoadedModel, teacher_logits: Tensor, ids: Tensor, queries:
         torch.autograd.grad(soft, embeddings)
 
 
+def works(
+    student: LoadedModel, teacher: LoadedModel, token_ids: np.ndarray, queries: range, options: argparse.Namespace
+) -> dict[str, Work]:
+    """What is timed."""
+    ids = plain.on_device(student, token_ids)
+    some = [queries[(2 * number + 1) * len(queries) // (2 * options.prefixes)] for number in range(options.prefixes)]
+    with plain.sdpa(teacher):
+        teacher_logits = every_logit(teacher, ids).float()
+
+    def by_itself(pass_: Callable[[], object]) -> Work:
+        def work(_: int) -> None:
+            with plain.sdpa(student, teacher):
+                pass_()
+
+        return work
+
+    def probe(sweeps: int) -> Work:
+        parameters = plain.job_parameters(CalibrationParameters, options, sequences=2, sweeps_per_sequence=sweeps)
+        others = OtherModels([lambda: teacher])
+        return lambda _: calibration.measure(student, parameters, token_ids, 1, others)  # 1: none of the checked
+
+    return {
+        "forward": by_itself(lambda: every_logit(student, ids)),
+        "forward and backward": by_itself(lambda: plain.forward_and_backward(student, ids)),
+        "teacher forward": by_itself(lambda: every_logit(teacher, ids)),
+        "probe": probe(0),
+        "probe, sweeps": probe(options.sweeps),
+        f"{options.prefixes} prefixes": by_itself(lambda: prefixes(student, teacher_logits, ids, some)),
+    }
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="builtin:smollm2-135m-instruct-3bit")
+    parser = plain.parser(__doc__, fixed={"sequences": 1}, model="builtin:smollm2-135m-instruct-3bit", rounds=3)
     parser.add_argument("--teacher", default="builtin:smollm2-135m-instruct")
-    parser.add_argument("--dataset", default="builtin:python-docs")
-    parser.add_argument("--length", type=int, default=1024)
-    parser.add_argument("--step", type=int, default=4, help="distance between measured queries")
     parser.add_argument("--sweeps", type=int, default=1, help="sweeps of 13 points in the sequence")
     parser.add_argument("--prefixes", type=int, default=3, help="queries that the loop over prefixes takes")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=0, help="threads of torch; 0 leaves its choice")
-    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    if options.threads:
-        torch.set_num_threads(options.threads)
 
-    student, teacher = (
-        load_model(source, device=options.device, dtype=options.dtype, settings=settings())
-        for source in (options.model, options.teacher)
-    )
-    token_set = read_sequences(
-        options.dataset,
-        tokenizer=student.tokenizer,
-        vocabulary_size=student.architecture.vocabulary_size,
-        sequences=1,
-        length=options.length,
-        settings=settings(),
-    )
-    ids = torch.as_tensor(token_set.token_ids, dtype=torch.int64, device=student.model.device)
-    queries = QueryRange(start=min(32, options.length - 2), step=options.step)
-    measured = queries.positions(options.length)
-    some = [measured[(2 * number + 1) * len(measured) // (2 * options.prefixes)] for number in range(options.prefixes)]
-
-    def probe(sweeps: int) -> None:
-        parameters = CalibrationParameters(
-            sequences=2, length=options.length, queries=queries, dtype=options.dtype, sweeps_per_sequence=sweeps
-        )
-        others = OtherModels([lambda: teacher])
-        calibration.measure(student, parameters, token_set.token_ids, 1, others)  # sequence 1: none of the checked
-
-    with torch.no_grad():
-        teacher_logits = teacher.model(ids, use_cache=False).logits.float()
-    works: dict[str, Callable[[], None]] = {
-        "forward": lambda: forward(student, ids),
-        "forward and backward": lambda: forward_and_backward(student, ids),
-        "teacher forward": lambda: forward(teacher, ids),
-        "probe": lambda: probe(0),
-        "probe, sweeps": lambda: probe(options.sweeps),
-        f"{options.prefixes} prefixes": lambda: prefixes(student, teacher_logits, ids, some),
-    }
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
-    for round_ in range(options.rounds + 1):
-        for name in list(works)[:: 1 if round_ % 2 else -1]:
-            implementation = seam.IMPLEMENTATION if name.startswith("probe") else "sdpa"
-            for each in (student, teacher):
-                each.model.set_attn_implementation(implementation)
-            wall, cpu = time.perf_counter(), time.process_time()
-            works[name]()
-            if student.model.device.type == "cuda":
-                torch.cuda.synchronize()
-            if round_:  # the first round warms up
-                seconds[name].append((time.perf_counter() - wall, time.process_time() - cpu))
+    student, teacher = plain.load(options), plain.load(options, options.teacher)
+    (token_ids,) = plain.read_tokens(student, options)
+    queries = plain.job_parameters(CalibrationParameters, options).queries.positions(options.length)
+    times = in_turn(works(student, teacher, token_ids, queries, options), options.rounds, student.model.device)
 
     print(
-        f"{options.model}, teacher {options.teacher}, {options.length} tokens, {len(measured)} queries, {options.dtype}"
+        f"{options.model}, teacher {options.teacher}, {options.length} tokens, {len(queries)} queries, {options.dtype}"
     )
-    medians = {
-        name: [statistics.median(column) for column in zip(*rounds, strict=True)] for name, rounds in seconds.items()
-    }
-    for name, (wall, cpu) in medians.items():
-        print(f"{name:22} {wall:8.2f} s wall {cpu:8.2f} s CPU")
-    for what, column in (("wall", 0), ("CPU", 1)):
-        one, both, teachers, alone, swept, loop = (medians[name][column] for name in works)
+    for name, each in times.items():
+        print(f"{name:22} {each}")
+    for what, figures in zip(("wall", "CPU"), zip(*times.values(), strict=True), strict=True):
+        one, both, teachers, alone, swept, loop = figures
         floor = teachers + 2 * both - one
         print(
             f"{what}: probe {alone / both:.2f} forward and backward passes (aim: at most {TARGET_PASSES}), with sweeps "
             f"{swept / both:.2f}; {alone / floor:.2f} of the floor; the loop over prefixes would take "
-            f"{loop / options.prefixes * len(measured) / alone:.0f} times as long"
+            f"{loop / options.prefixes * len(queries) / alone:.0f} times as long"
         )
     return 0
 

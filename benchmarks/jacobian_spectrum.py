@@ -12,23 +12,19 @@ The floor is arithmetic: the eigenvalues, and 2·n·d_value·d_key operations fo
 one large product reaches here. On a machine that others use, look at the ratios of CPU seconds.
 """
 
-import argparse
-import statistics
 import sys
-import time
-from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from services.contracts.probes.common import QueryRange
+from benchmarks import plain
+from benchmarks.rounds import Work, in_turn, timed
 from services.contracts.probes.jacobian_spectrum import JacobianSpectrumParameters, Site
-from services.contracts.settings import settings
 from workers.attention import jacobian, seam
 from workers.attention.inputs import LayerAttention
 from workers.attention.threads import over_cores
-from workers.data import read_sequences
-from workers.models import LoadedModel, load_model
+from workers.models import LoadedModel
 from workers.probes.jacobian_spectrum import SpectrumCollector
 
 TARGET_RATIO = 1.3
@@ -62,106 +58,70 @@ def product_speed(d: int, device: torch.device, repeats: int = 20) -> float:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.mm(one, other)
-    seconds = min(timed(lambda: torch.mm(one, other), device)[0] for _ in range(repeats))
+    seconds = min(timed(partial(torch.mm, one, other), device).wall for _ in range(repeats))
     torch.set_num_threads(threads)
     return 2 * d * 1024 * 16 * d / seconds
 
 
-def timed(work: Callable[[], object], device: torch.device) -> tuple[float, float]:
-    """Wall and CPU seconds."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    work()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - wall, time.process_time() - cpu
+def article_sites(layers: int, heads: int) -> list[Site]:
+    return [Site(layer=round(depth * layers), head=head) for depth in DEPTHS for head in range(heads)]
 
 
-def plain_pass(loaded: LoadedModel, ids: Tensor) -> None:
-    with torch.no_grad():
-        loaded.model(ids, use_cache=False, logits_to_keep=1)
+def watched(loaded: LoadedModel, ids: Tensor, sites: list[Site]) -> list[LayerAttention]:
+    """Inputs of the attention in the layers of the sites."""
+    keeper = Keeper({site.layer for site in sites})
+    with torch.no_grad(), seam.observing(loaded.model, [keeper]):
+        loaded.model(ids, use_cache=False)
+    return keeper.kept
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="builtin:smollm2-135m-instruct")
-    parser.add_argument("--dataset", default="builtin:python-docs")
-    parser.add_argument("--length", type=int, default=1024)
-    parser.add_argument("--step", type=int, default=1, help="distance between measured queries")
+    parser = plain.parser(__doc__, fixed={"sequences": 1, "dtype": "float32"}, step=1)
     parser.add_argument("--heads", type=int, default=1, help="heads measured in each of three layers")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=0, help="threads of torch; 0 leaves its choice")
-    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    if options.threads:
-        torch.set_num_threads(options.threads)
 
-    loaded = load_model(options.model, device=options.device, dtype="float32", settings=settings())
+    loaded = plain.load(options)
     device = loaded.model.device
-    token_set = read_sequences(
-        options.dataset,
-        tokenizer=loaded.tokenizer,
-        vocabulary_size=loaded.architecture.vocabulary_size,
-        sequences=1,
-        length=options.length,
-        settings=settings(),
-    )
-    ids = torch.as_tensor(token_set.token_ids, dtype=torch.int64, device=device)
-    layers = [round(depth * loaded.architecture.layers) for depth in DEPTHS]
-    sites = [Site(layer=layer, head=head) for layer in layers for head in range(options.heads)]
-    start = min(32, options.length - 1)
-    parameters = JacobianSpectrumParameters(
-        sequences=1, length=options.length, sites=sites, queries=QueryRange(start=start, step=options.step)
-    )
+    (token_ids,) = plain.read_tokens(loaded, options)
+    ids = plain.on_device(loaded, token_ids)
+    sites = article_sites(loaded.architecture.layers, options.heads)
+    parameters = plain.job_parameters(JacobianSpectrumParameters, options, sites=sites)
     queries = parameters.queries.positions(options.length)
-    keeper = Keeper(set(layers))
-    with torch.no_grad(), seam.observing(loaded.model, [keeper]):
-        loaded.model(ids, use_cache=False)
-    loaded.model.set_attn_implementation("sdpa")
+    kept = watched(loaded, ids, sites)
     blocks = [
-        gram
-        for attention in keeper.kept
-        for head in range(options.heads)
-        for gram in gram_matrices(attention, head, queries)
+        gram for attention in kept for head in range(options.heads) for gram in gram_matrices(attention, head, queries)
     ]
     every = torch.cat(blocks)
 
-    def jacobians() -> None:
+    def jacobians(_: int) -> None:
         collector = SpectrumCollector(loaded, parameters, range(1), options.length)
         collector.begin(slice(0, 1), ids)
         with torch.no_grad():
-            for attention in keeper.kept:
+            for attention in kept:
                 collector.forward(attention)
         collector.result()
 
-    works: dict[str, Callable[[], object]] = {
-        "plain pass": lambda: plain_pass(loaded, ids),
+    works: dict[str, Work] = {
+        "plain pass": lambda _: plain.forward(loaded, ids),
         "Jacobians": jacobians,
-        "eigenvalues": lambda: torch.linalg.eigvalsh(every),
-        "eigenvalues, spread": lambda: over_cores(torch.linalg.eigvalsh, blocks, device),
+        "eigenvalues": lambda _: torch.linalg.eigvalsh(every),
+        "eigenvalues, spread": lambda _: over_cores(torch.linalg.eigvalsh, blocks, device),
     }
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
-    for round_ in range(options.rounds + 1):
-        for name in list(works)[:: 1 if round_ % 2 else -1]:
-            figures = timed(works[name], device)
-            if round_:  # the first round warms up
-                seconds[name].append(figures)
-    wall, cpu = (
-        {name: statistics.median(figures[index] for figures in taken) for name, taken in seconds.items()}
-        for index in (0, 1)
-    )
+    with plain.sdpa(loaded):
+        times = in_turn(works, options.rounds, device)
 
-    key, value = keeper.kept[0].key.shape[-1], keeper.kept[0].value.shape[-1]
+    key, value = kept[0].key.shape[-1], kept[0].value.shape[-1]
     products = len(sites) * sum(2.0 * (query + 1) * key * value for query in queries) / product_speed(key, device)
-    floor = (cpu["eigenvalues"] + products) / cpu["eigenvalues"]
+    floor = (times["eigenvalues"].cpu + products) / times["eigenvalues"].cpu
     print(f"{options.model}, {options.length} tokens, {len(sites)} heads, {len(every):,} Jacobians {value} × {key}")
     print(f"{torch.get_num_threads()} threads on {device}, {options.rounds} rounds")
-    for name in works:
-        each = "" if name == "plain pass" else f"{1e6 * cpu[name] / len(every):8.0f} µs CPU each"
-        print(f"{name:20}{wall[name]:8.3f} s wall{cpu[name]:8.3f} s CPU{each}")
+    for name, (wall, cpu) in times.items():
+        each = "" if name == "plain pass" else f"{1e6 * cpu / len(every):8.0f} µs CPU each"
+        print(f"{name:20}{wall:8.3f} s wall{cpu:8.3f} s CPU{each}")
     for name in ("eigenvalues", "eigenvalues, spread"):
-        ratios = f"{wall['Jacobians'] / wall[name]:.2f} wall, {cpu['Jacobians'] / cpu[name]:.2f} CPU"
-        print(f"Jacobians / {name:20}{ratios} (aim {TARGET_RATIO})")
-    print(f"Jacobians / plain pass          {wall['Jacobians'] / wall['plain pass']:.2f} wall")
+        ratio = times["Jacobians"].over(times[name])
+        print(f"Jacobians / {name:20}{ratio.wall:.2f} wall, {ratio.cpu:.2f} CPU (aim {TARGET_RATIO})")
+    print(f"Jacobians / plain pass          {times['Jacobians'].over(times['plain pass']).wall:.2f} wall")
     print(f"floor: eigenvalues and products at full speed on one core, {floor:.2f} of the eigenvalues' CPU seconds")
     return 0
 

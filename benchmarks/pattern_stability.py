@@ -8,23 +8,20 @@ The floor is what a pair cannot do without: for each query and key of all layers
 with every head of the other checkpoint, timed as NumPy's over as many numbers (torch's on a GPU).
 """
 
-import argparse
 import copy
 import dataclasses
-import statistics
+import sys
 import time
-from collections.abc import Callable
 
 import numpy as np
 import torch
 
-from services.contracts.probes.common import QueryRange
+from benchmarks import plain
+from benchmarks.rounds import Work, in_turn
 from services.contracts.probes.pattern_stability import Checkpoint, PatternStabilityParameters
-from services.contracts.settings import settings
-from workers.data import read_sequences
-from workers.models import LoadedModel, load_model
+from workers.models import LoadedModel
 from workers.models.others import OtherModels
-from workers.probes import passes, pattern_stability
+from workers.probes import pattern_stability
 
 
 def moved(loaded: LoadedModel, seed: int) -> LoadedModel:
@@ -54,69 +51,36 @@ def logarithm_s(numbers: int, device: torch.device) -> float:
     return (time.perf_counter() - started) / rounds / piece.numel() * numbers / threads
 
 
-def seconds(work: Callable[[], object], device: torch.device) -> tuple[float, float]:
-    """Wall and CPU."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    work()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - wall, time.process_time() - cpu
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="builtin:smollm2-135m-instruct")
-    parser.add_argument("--dataset", default="builtin:python-docs")
+    parser = plain.parser(__doc__)
     parser.add_argument("--checkpoints", type=int, default=4, help="the model's copies, itself among them")
-    parser.add_argument("--sequences", type=int, default=1)
-    parser.add_argument("--length", type=int, default=1024)
-    parser.add_argument("--step", type=int, default=4, help="distance between measured queries")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=0, help="threads of torch; 0 leaves its choice")
-    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    loaded = load_model(options.model, device=options.device, dtype=options.dtype, settings=settings())
+    loaded = plain.load(options)
     architecture, device = loaded.architecture, loaded.model.device
-    token_set = read_sequences(
-        options.dataset,
-        tokenizer=loaded.tokenizer,
-        vocabulary_size=architecture.vocabulary_size,
-        sequences=options.sequences,
-        length=options.length,
-        settings=settings(),
-    )
+    (token_ids,) = plain.read_tokens(loaded, options)
     models = [loaded, *(moved(loaded, seed) for seed in range(1, options.checkpoints))]
-    parameters = PatternStabilityParameters(
-        sequences=options.sequences,
-        length=options.length,
-        queries=QueryRange(start=min(32, options.length - 1), step=options.step),
-        dtype=options.dtype,
+    parameters = plain.job_parameters(
+        PatternStabilityParameters,
+        options,
+        batch=1,
         checkpoints=[Checkpoint(model=options.model, step=number) for number in range(1, options.checkpoints)],
     )
     others = OtherModels([lambda model=model: model for model in models[1:]])
 
-    def plain() -> None:
-        for model in models:
-            model.model.set_attn_implementation("sdpa")
-            for sequence in token_set.token_ids:
-                ids = torch.as_tensor(sequence[None], dtype=torch.int64, device=device)
-                with torch.no_grad():
-                    model.model(ids, use_cache=False, logits_to_keep=1)
-            model.model.set_attn_implementation(passes.seam.IMPLEMENTATION)
+    def plain_passes(_: int) -> None:
+        with plain.sdpa(*models):
+            for model in models:
+                for sequence in token_ids:
+                    plain.forward(model, plain.on_device(model, sequence[None]))
 
-    def probe() -> None:
-        pattern_stability.measure(loaded, parameters, token_ids=token_set.token_ids, first_sequence=0, others=others)
+    works: dict[str, Work] = {
+        "plain": plain_passes,
+        "probe": lambda _: pattern_stability.measure(
+            loaded, parameters, token_ids=token_ids, first_sequence=0, others=others
+        ),
+    }
+    times = in_turn(works, options.rounds, device)
 
-    taken: dict[str, list[tuple[float, float]]] = {"plain": [], "probe": []}
-    for round_ in range(options.rounds + 1):
-        for mode, work in list({"plain": plain, "probe": probe}.items())[:: 1 if round_ % 2 else -1]:
-            figures = seconds(work, device)
-            if round_:  # the first round warms up
-                taken[mode].append(figures)
-    medians = {mode: [statistics.median(column) for column in zip(*each, strict=True)] for mode, each in taken.items()}
     pairs = options.checkpoints * (options.checkpoints - 1) // 2
     queries = parameters.queries.positions(options.length)
     keys = sum(position + 1 for position in queries) * options.sequences
@@ -125,11 +89,12 @@ def main() -> int:
         f"{options.model}, {options.checkpoints} checkpoints ({pairs} pairs), {options.sequences} × {options.length} "
         f"tokens, queries step {options.step}, {options.dtype}, {options.rounds} rounds"
     )
-    for mode, (wall, cpu) in medians.items():
-        print(f"{mode:6} {wall:8.2f} s wall {cpu:8.2f} s CPU")
-    wall, cpu = (probe / plain for probe, plain in zip(medians["probe"], medians["plain"], strict=True))
-    print(f"ratio  {wall:8.3f}   wall {cpu:8.3f}   CPU")
-    pair, passed = (medians["probe"][0] - medians["plain"][0]) / pairs, medians["plain"][0] / options.checkpoints
+    for mode, each in times.items():
+        print(f"{mode:6} {each}")
+    ratio = times["probe"].over(times["plain"])
+    print(f"ratio  {ratio.wall:8.3f}   wall {ratio.cpu:8.3f}   CPU")
+    pair = (times["probe"].wall - times["plain"].wall) / pairs
+    passed = times["plain"].wall / options.checkpoints
     floor = logarithm_s(numbers, device)
     print(f"a pair takes {pair:.3f} s, {pair / passed:.2f} of a forward pass of one checkpoint")
     print(f"floor  {floor:.3f} s for its {numbers:,} logarithms; a pair takes {pair / floor:.1f} times that")
@@ -137,4 +102,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

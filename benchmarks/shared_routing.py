@@ -9,31 +9,27 @@ once per model (whether its passes can be restarted) happens in the first round,
 On a machine that others use, look at the ratio of CPU seconds (``--threads 1`` makes them comparable).
 """
 
-import argparse
-import statistics
 import sys
-import time
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
+from benchmarks import plain
+from benchmarks.rounds import Work, in_turn
+from services.contracts.probes.common import QueryRange
 from services.contracts.probes.shared_routing import SharedRoutingParameters
-from services.contracts.settings import settings
-from workers.attention import seam
-from workers.data import read_sequences
-from workers.models import LoadedModel, load_model
+from workers.models import LoadedModel
 from workers.models.others import OtherModels
 from workers.models.restarting import decoder_layers
 from workers.probes import shared_routing
 
 
-def plain_pass(loaded: LoadedModel, batch: torch.Tensor) -> None:
-    loaded.model.set_attn_implementation("sdpa")
+def forward_with_losses(loaded: LoadedModel, ids: Tensor) -> None:
+    """The probe scores every prediction, so that the plain pass has all logits and losses as well."""
     with torch.no_grad():
-        logits = loaded.model(batch, use_cache=False).logits
-        F.cross_entropy(logits[:, :-1].float().flatten(0, 1), batch[:, 1:].flatten(), reduction="none")
-    seam.attach(loaded.model)
+        logits = loaded.model(ids, use_cache=False).logits
+        F.cross_entropy(logits[:, :-1].float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
 
 
 def floor_in_passes(loaded: LoadedModel) -> float:
@@ -46,68 +42,35 @@ def floor_in_passes(loaded: LoadedModel) -> float:
     return ((number + number * (number + 1) / 2) * layer + (number + 1) * head) / (number * layer + head)
 
 
-def timed(work: Callable[[], object], loaded: LoadedModel) -> tuple[float, float]:
-    wall, cpu = time.perf_counter(), time.process_time()
-    work()
-    if loaded.model.device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - wall, time.process_time() - cpu
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="builtin:smollm2-135m-instruct")
-    parser.add_argument("--dataset", default="builtin:python-docs")
-    parser.add_argument("--sequences", type=int, default=1, help="sequences in one pass")
-    parser.add_argument("--length", type=int, default=1024)
+    parser = plain.parser(__doc__, fixed={"step": 1}, rounds=3)
     parser.add_argument("--routing", choices=["shared_softmax", "sigmoid", "shared_sigmoid"], default="shared_softmax")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=0, help="threads of torch; 0 leaves its choice")
-    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    if options.threads:
-        torch.set_num_threads(options.threads)
 
-    loaded = load_model(options.model, device=options.device, dtype=options.dtype, settings=settings())
-    token_ids = read_sequences(
-        options.dataset,
-        tokenizer=loaded.tokenizer,
-        vocabulary_size=loaded.architecture.vocabulary_size,
-        sequences=options.sequences,
-        length=options.length,
-        settings=settings(),
-    ).token_ids
-    ids = torch.as_tensor(token_ids, dtype=torch.int64, device=loaded.model.device)
-    parameters = SharedRoutingParameters(
-        sequences=options.sequences,
-        length=options.length,
-        batch=options.sequences,
-        dtype=options.dtype,
-        routing=options.routing,
+    loaded = plain.load(options)
+    (token_ids,) = plain.read_tokens(loaded, options)
+    ids = plain.on_device(loaded, token_ids)
+    parameters = plain.job_parameters(
+        SharedRoutingParameters, options, queries=QueryRange(start=0, step=options.step), routing=options.routing
     )
-    works: dict[str, Callable[[], object]] = {
-        "plain": lambda: plain_pass(loaded, ids),
-        "probe": lambda: shared_routing.measure(loaded, parameters, token_ids, 0, OtherModels()),
+
+    def plain_pass(_: int) -> None:
+        with plain.sdpa(loaded):
+            forward_with_losses(loaded, ids)
+
+    works: dict[str, Work] = {
+        "plain": plain_pass,
+        "probe": lambda _: shared_routing.measure(loaded, parameters, token_ids, 0, OtherModels()),
     }
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
-    for round_ in range(options.rounds + 1):
-        for name in list(works)[:: 1 if round_ % 2 else -1]:
-            figures = timed(works[name], loaded)
-            if round_:
-                seconds[name].append(figures)
-    layers = loaded.architecture.layers
-    medians = {
-        name: [statistics.median(column) for column in zip(*rounds, strict=True)] for name, rounds in seconds.items()
-    }
+    times = in_turn(works, options.rounds, loaded.model.device)
+
     print(f"{options.model}, {options.sequences} × {options.length} tokens, {options.routing}, {options.dtype}")
-    for name, (wall, cpu) in medians.items():
-        print(f"{name:6} {wall:8.2f} s wall {cpu:8.2f} s CPU")
-    floor = floor_in_passes(loaded)
-    for number, clock in enumerate(("wall", "CPU")):
-        passes = medians["probe"][number] / medians["plain"][number]
+    for mode, each in times.items():
+        print(f"{mode:6} {each}")
+    floor, number = floor_in_passes(loaded), loaded.architecture.layers + 1
+    for clock, passes in zip(("wall", "CPU"), times["probe"].over(times["plain"]), strict=True):
         print(
-            f"{clock:4}   {passes:6.2f} plain passes: {passes / (layers + 1):.3f} of {layers + 1}, "
+            f"{clock:4}   {passes:6.2f} plain passes: {passes / number:.3f} of {number}, "
             f"{passes / floor:.3f} of the floor of {floor:.2f}"
         )
     return 0
