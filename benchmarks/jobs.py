@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from db.connection import connect
 from services.client import Keyhole
@@ -21,7 +22,7 @@ from services.contracts.settings import settings
 from services.local import stack_file
 
 MODEL, DATASET = "builtin:smollm2-135m-instruct", "builtin:python-docs"
-PARAMETERS = {"sequences": 1, "length": 128}
+PARAMETERS: dict[str, Any] = {"sequences": 1, "length": 128}
 
 SCRIPT = """
 import sys
@@ -30,14 +31,15 @@ from services.contracts.probes.gradient_scale import GradientScaleParameters
 from services.contracts.settings import settings
 from workers.data import read_sequences
 from workers.models import load_model
-from workers.probes.gradient_scale import measure
+from workers.probes import gradient_scale, passes
 
 model, dataset, sequences, length, output = sys.argv[1:]
 parameters = GradientScaleParameters(sequences=int(sequences), length=int(length))
 loaded = load_model(model, device="cpu", dtype="float32", settings=settings())
 tokens = read_sequences(dataset, tokenizer=loaded.tokenizer, vocabulary_size=loaded.architecture.vocabulary_size,
                         sequences=parameters.sequences, length=parameters.length, settings=settings())
-np.savez(output, **measure(loaded, parameters, tokens.token_ids, 0).rows["gradient_scale"])
+measurement = passes.measure(gradient_scale.PROBE, loaded, parameters, tokens.token_ids, 0)
+np.savez(output, **measurement.rows["gradient_scale"])
 """
 
 
