@@ -49,16 +49,16 @@ fmt: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.copy_rows
 	$(BIN)/python -m benchmarks.gradient_scale
 	$(BIN)/python -m benchmarks.buried_keys
-	$(BIN)/python -m benchmarks.shared_routing
-	$(BIN)/python -m benchmarks.jacobian_spectrum
-	$(BIN)/python -m benchmarks.calibration
 	$(BIN)/python -m benchmarks.ratchet
+	$(BIN)/python -m benchmarks.calibration
 	$(BIN)/python -m benchmarks.attention_profile
 	$(BIN)/python -m benchmarks.entropy_bound
+	$(BIN)/python -m benchmarks.jacobian_spectrum
+	$(BIN)/python -m benchmarks.shared_routing
 	$(BIN)/python -m benchmarks.pattern_stability
-	$(BIN)/python -m benchmarks.copy_rows
 	$(BIN)/keyhole up --detach
 	$(BIN)/python -m benchmarks.jobs
 
