@@ -12,7 +12,8 @@ SUITES = """
 SELECT suite.id, suite.name, suite.created_at, suite.submitted_by,
        count(DISTINCT job.model_identity) AS models, count(*) AS jobs,
        count(*) FILTER (WHERE job.state = 'succeeded') AS succeeded,
-       count(*) FILTER (WHERE job.state IN ('failed', 'cancelled')) AS failed,
+       count(*) FILTER (WHERE job.state = 'failed') AS failed,
+       count(*) FILTER (WHERE job.state = 'cancelled') AS cancelled,
        coalesce(sum(job.shards), 0)::bigint AS shards, coalesce(sum(job.shards_done), 0)::bigint AS shards_done
 FROM analysis.suite JOIN analysis.suite_job ON suite_id = suite.id JOIN analysis.job ON job.id = job_id
 WHERE strpos(lower(suite.name), lower(%(text)s)) > 0
@@ -20,8 +21,8 @@ GROUP BY suite.id, suite.name, suite.created_at, suite.submitted_by
 ORDER BY suite.id DESC LIMIT %(limit)s"""
 
 MEMBERS = """
-SELECT job.id AS job_id, job.kind, job.state, job.label, job.model, job.rows, job.shards, job.shards_done,
-       job.duration_s, suite_job.reused, job.error_message
+SELECT job.id AS job_id, job.kind, job.state, job.phase, job.label, job.model, job.dataset, job.rows, job.shards,
+       job.shards_done, job.duration_s, suite_job.reused, job.error_message
 FROM analysis.suite_job JOIN analysis.job ON job.id = job_id
 WHERE suite_id = %(suite)s ORDER BY suite_job.position"""
 
@@ -35,7 +36,8 @@ class SuiteLine:
     models: int
     jobs: int
     succeeded: int
-    failed: int  # or cancelled
+    failed: int
+    cancelled: int
     shards: int
     shards_done: int
 
@@ -45,8 +47,10 @@ class Member:
     job_id: int
     kind: str
     state: str
+    phase: str
     label: str | None
     model: str
+    dataset: str
     rows: int
     shards: int
     shards_done: int
@@ -62,9 +66,20 @@ def suites(conn: psycopg.Connection, text: str, limit: int = MOST_SUITES) -> lis
         return cursor.execute(SUITES.encode(), values).fetchall()
 
 
-def name(conn: psycopg.Connection, suite_id: int) -> str | None:
-    row = conn.execute("SELECT name FROM analysis.suite WHERE id = %s", (suite_id,)).fetchone()
-    return row[0] if row else None
+@dataclass(frozen=True)
+class Head:
+    """What is said of a suite before its jobs."""
+
+    name: str
+    submitted_by: str | None
+    created_at: datetime
+
+
+def head(conn: psycopg.Connection, suite_id: int) -> Head | None:
+    with conn.cursor(row_factory=class_row(Head)) as cursor:
+        return cursor.execute(
+            "SELECT name, submitted_by, created_at FROM analysis.suite WHERE id = %s", (suite_id,)
+        ).fetchone()
 
 
 def members(conn: psycopg.Connection, suite_id: int) -> list[Member]:

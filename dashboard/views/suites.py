@@ -9,7 +9,7 @@ import streamlit as st
 from dashboard import url
 from dashboard.connection import reading
 from dashboard.downloads import sql_and_data
-from dashboard.formats import NOTHING, count, duration, markdown_text, shortened
+from dashboard.formats import NOTHING, count, duration, markdown_text, moment, shortened
 from dashboard.pages import JOBS, RESULTS, SUITES
 from dashboard.problems import guarded, show
 from dashboard.queries import suites as suite_queries
@@ -84,6 +84,7 @@ def _suite_frame(found: Sequence[SuiteLine]) -> pd.DataFrame:
             "Jobs": [line.jobs for line in found],
             "Succeeded": [line.succeeded for line in found],
             "Failed": [line.failed for line in found],
+            "Cancelled": [line.cancelled for line in found],
             "Models": [line.models for line in found],
             "By": [line.submitted_by or NOTHING for line in found],
             "Submitted": [line.created_at for line in found],
@@ -95,15 +96,19 @@ def _one(suite_id: int) -> None:
     try:
         with reading() as conn:
             members = suite_queries.members(conn, suite_id)
-            name = suite_queries.name(conn, suite_id)
+            head = suite_queries.head(conn, suite_id)
     except KeyholeError as error:
         show(error)
         return
     st.title(f"Suite {suite_id}")
-    if not members:
+    if head is None or not members:
         st.warning(f"There is no suite {suite_id}, or its jobs were deleted.", icon=":material/search_off:")
         return
-    st.markdown(f"**{markdown_text(name or '')}**")
+    st.markdown(f"**{markdown_text(head.name)}**")
+    datasets = dict.fromkeys(shortened(member.dataset, 60) for member in members)
+    st.text(f"over {', '.join(datasets)}")
+    submitter = f" by {markdown_text(head.submitted_by)}" if head.submitted_by else ""
+    st.caption(f"Submitted {moment(head.created_at)}{submitter}")
     _counts(members)
     _open_selected("member_table", "members_listed", JOBS, "job")
     st.session_state["members_listed"] = [member.job_id for member in members]
@@ -122,8 +127,9 @@ def _one(suite_id: int) -> None:
             ),
             "Progress": st.column_config.ProgressColumn(format="%.0f %%", min_value=0, max_value=100, width=120),
             "Rows": st.column_config.NumberColumn(format="localized", width=100),
+            "Phase": st.column_config.TextColumn(width=120),
             "Took": st.column_config.TextColumn(width=100, alignment="right"),
-            "Model": st.column_config.TextColumn(width=380),
+            "Model": st.column_config.TextColumn(width=330),
         },
     )
     st.caption("Click a row to open the job. *Stood before*: the same job was there already, and answers here too.")
@@ -154,6 +160,7 @@ def _member_frame(members: Sequence[Member]) -> pd.DataFrame:
             "Kind": [member.kind for member in members],
             "State": [[member.state] for member in members],
             "Progress": [_percent(member.shards_done, member.shards) for member in members],
+            "Phase": [member.phase if member.state == JobState.RUNNING else "" for member in members],
             "Rows": [member.rows for member in members],
             "Took": [NOTHING if member.duration_s is None else duration(member.duration_s) for member in members],
             "Stood before": [member.reused for member in members],

@@ -58,10 +58,10 @@ def submit(
 
         suite = api().submit_suite(
             preset,
-            models=model or (),
+            model=model or (),
             dataset=dataset,
             probes=probe or (),
-            name=label,
+            label=label,
             priority=priority,
             force=force,
             time_limit_s=time_limit,

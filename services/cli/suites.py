@@ -1,6 +1,7 @@
 """Commands about suites: what `submit suite` does, suites, suite, presets."""
 
 import sys
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +11,7 @@ from services.cli.exit_codes import ExitCode
 from services.cli.jobs import api
 from services.cli.output import Json
 from services.contracts.states import JobState
-from services.contracts.suites import SuiteDetail, SuiteView
+from services.contracts.suites import SuiteDetail, SuiteJob, SuiteView
 
 if TYPE_CHECKING:
     from services.client import Suite
@@ -23,7 +24,8 @@ def submitted(suite: "Suite", *, wait: bool, json: bool) -> None:
             output.as_json(suite.detail)
             return
         _table(suite.detail)
-        output.message(f"Follow it: keyhole suite {suite.id} --wait   Cancel it: keyhole suite {suite.id} --cancel")
+        if not suite.detail.ended:
+            output.message(f"Follow it: keyhole suite {suite.id} --wait   Cancel it: keyhole suite {suite.id} --cancel")
         return
     _wait(suite, json=json)
 
@@ -134,16 +136,25 @@ def _wait(suite: "Suite", *, json: bool) -> None:
 
 
 def _teller() -> Any:
-    """Prints a line whenever a job has changed its state: for logs, where a bar would be noise."""
-    known: dict[int, JobState] = {}
+    """Prints a line whenever a job has changed: for logs, where a bar would be noise."""
+    known: dict[int, str] = {}
 
     def tell(detail: SuiteDetail) -> None:
         for job in detail.members:
-            if known.get(job.id) is not job.state:
-                known[job.id] = job.state
-                output.message(f"  job {job.id} {job.kind} on {job.model}: {job.state}")
+            now = _doing(job)
+            if known.get(job.id) != now:
+                known[job.id] = now
+                output.message(f"  {datetime.now():%H:%M:%S} job {job.id} {job.kind}: {now}")
 
     return tell
+
+
+def _doing(job: SuiteJob) -> str:
+    """State, and what a running job is at."""
+    if job.state is not JobState.RUNNING:
+        return f"{job.state}{' before' if job.reused else ''}"
+    done = f", {job.progress.shards_done} of {job.progress.shards} shards" if job.progress.shards_done else ""
+    return f"{job.progress.phase}{done}"
 
 
 def _table(detail: SuiteDetail) -> None:
@@ -154,9 +165,9 @@ def _table(detail: SuiteDetail) -> None:
             (
                 job.id,
                 job.kind,
-                f"{job.state}{' before' if job.reused else ''}",
+                _doing(job),
                 f"{job.progress.shards_done}/{job.progress.shards}",
-                job.progress.rows,
+                f"{job.progress.rows:,}",
                 output.duration(job.duration_s),
                 job.model,
             )

@@ -119,10 +119,10 @@ class Keyhole:
         self,
         preset: str | None = None,
         *,
-        models: str | Sequence[str] = (),
+        model: str | Sequence[str] = (),
         dataset: str | None = None,
         probes: Mapping[str, Mapping[str, Any]] | Sequence[str] = (),
-        name: str | None = None,
+        label: str | None = None,
         priority: int = 0,
         force: bool = False,
         time_limit_s: int | None = None,
@@ -130,17 +130,17 @@ class Keyhole:
     ) -> Suite:
         """Submit a preset, or probes of one's own, on one model or several; all jobs are made, or none.
 
-        ``probes`` are kinds, or kinds with their parameters. ``models`` may be series: ``hf:ORG/NAME@step*``,
+        ``probes`` are kinds, or kinds with their parameters. A ``model`` may be a series: ``hf:ORG/NAME@step*``,
         ``path:DIR/*``. ``parameters`` hold for every probe that has them, below the name of a kind for that alone.
         """
         chosen = probes if isinstance(probes, Mapping) else {kind: {} for kind in probes}
         body: dict[str, Any] = {
             "preset": preset,
-            "models": [absolute_source(model) for model in ([models] if isinstance(models, str) else models)],
+            "models": [absolute_source(each) for each in ([model] if isinstance(model, str) else model)],
             "dataset": absolute_source(dataset) if dataset else None,
             "probes": [{"kind": kind, "parameters": absolute_sources(dict(values))} for kind, values in chosen.items()],
             "parameters": absolute_sources(parameters),
-            "name": name,
+            "name": label,
             "priority": priority,
             "force": force,
         }

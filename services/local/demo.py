@@ -50,7 +50,7 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
         Figure("sink_mass", "mean", "mean weight on key 0 {value:.2f}"),
     ),
     "entropy_bound": (
-        Figure("gap_min", "median", "least distance of a row's entropy from its bound, median {value:.2f} nats"),
+        Figure("gap_mean", "mean", "a row's entropy lies above its bound by {value:.2f} nats in the mean"),
     ),
     "jacobian_spectrum": (
         Figure("effective_rank", "median", "median effective rank {value:.2f}"),
@@ -95,7 +95,7 @@ def _announce(suite: Suite) -> None:
     if all(member.reused and member.state.terminal for member in members):
         output.message(f"Suite {suite.id}: all {len(members)} jobs were measured already; nothing is computed again.")
     else:
-        output.message(f"Submitted suite {suite.id}, preset {PRESET}: {len(members)} jobs on {members[0].model}.")
+        output.message(f"Submitted suite {suite.id}, preset {PRESET}: {len(members)} jobs on the built-in model.")
 
 
 def _show(keyhole: Keyhole, suite: Suite) -> None:

@@ -15,7 +15,7 @@ QUERIES = {"start": 8, "step": 4}
 def submit(cluster: Cluster, sequences: int = STANDARD_SEQUENCES, **probes: dict[str, Any]) -> Suite:
     """Gradient scale, the standard job unless with fewer sequences, and other probes of the same passes."""
     return cluster.client().submit_suite(
-        models="path:" + str(cluster.home / "models" / "tiny"),
+        model="path:" + str(cluster.home / "models" / "tiny"),
         dataset="tokens:" + str(cluster.home / "data" / "tokens.npy"),
         probes={"gradient_scale": {"queries": QUERIES}, **probes},
         force=True,
@@ -57,7 +57,7 @@ def test_five_probes_share_their_passes_and_others_the_model(cluster: Cluster) -
         assert children(cluster, suite) == 1
         assert cluster.fingerprint(first) == cluster.fingerprint(alone.id)
         again = cluster.client().submit_suite(
-            models="path:" + str(cluster.home / "models" / "tiny"),
+            model="path:" + str(cluster.home / "models" / "tiny"),
             dataset="tokens:" + str(cluster.home / "data" / "tokens.npy"),
             probes=["shared_routing", "gradient_scale"],
             force=True,

@@ -105,7 +105,7 @@ def test_readers_may_look_and_not_submit(api):
 def test_the_client_submits_lists_and_finds_jobs(api):
     with Keyhole(api.url, api.tokens[Scope.ADMIN]) as keyhole:
         suite = keyhole.submit_suite(
-            models=api.model, dataset=api.dataset, probes=["gradient_scale"], name="from Python", **SMALL
+            model=api.model, dataset=api.dataset, probes=["gradient_scale"], label="from Python", **SMALL
         )
         assert suite.job("gradient_scale").detail.parameters["length"] == 40
         with pytest.raises(KeyholeError, match="0 jobs of kind 'ratchet'"):

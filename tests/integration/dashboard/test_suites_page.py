@@ -11,6 +11,7 @@ from tests.integration.dashboard.opened import Open, texts
 def insert_suite(conn: psycopg.Connection, name: str) -> tuple[int, list[int]]:
     job_ids = [
         samples.insert_job(conn, "succeeded"),
+        samples.insert_job(conn, "cancelled"),
         samples.insert_job(conn, "running"),
         samples.insert_job(conn, "failed", error_code="out_of_memory", error_message="No *memory* is left"),
     ]
@@ -29,7 +30,8 @@ def test_suites_are_listed_and_found_by_name(owner: psycopg.Connection, open_pag
     insert_suite(owner, "another")
     listed = open_page(SUITES, text="PYTHIA").dataframe[0].value
     assert list(listed["Suite"]) == [first]
-    assert (listed["Jobs"][0], listed["Succeeded"][0], listed["Failed"][0]) == (3, 1, 1)
+    states = ("Jobs", "Succeeded", "Failed", "Cancelled")
+    assert tuple(listed[state][0] for state in states) == (4, 1, 1, 1)
     assert "No suite has that in its name" in texts(open_page(SUITES, text="mamba"))
 
 
@@ -38,7 +40,7 @@ def test_a_suite_shows_its_jobs_their_errors_and_results(owner: psycopg.Connecti
     app = open_page(SUITES, suite=str(suite_id))
     members = app.dataframe[0].value
     assert list(members["Job"]) == job_ids
-    assert list(members["Stood before"]) == [True, False, False]
+    assert list(members["Stood before"]) == [True, False, False, False]
     assert "1 succeeded" in texts(app)
     assert r"No \*memory\* is left" in texts(app)
 
