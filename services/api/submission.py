@@ -20,6 +20,8 @@ from services.contracts.settings import Settings
 from services.sources import ResolvedDataset, ResolvedModel
 
 # names under which configurations of the supported architectures store the longest sequence they were made for
+_LAYER_FIELDS = ("num_hidden_layers", "n_layer", "n_layers")
+_HEAD_FIELDS = ("num_attention_heads", "n_head", "n_heads")
 _MAX_LENGTH_FIELDS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx")
 
 
@@ -75,6 +77,7 @@ def new_job(
     """
     for each in models:
         refuse_too_long(each, body.parameters)
+    refuse_misfit(models[0], body.parameters)
     kind = KINDS[body.kind]
     parameters = body.parameters.model_dump(mode="json")
     model, *others = models
@@ -159,6 +162,20 @@ def refuse_too_long(model: ResolvedModel, parameters: ProbeParameters) -> None:
             f"parameters.length is {parameters.length}, but {model.source} has positions for {limits[0]} tokens.",
             f"Set parameters.length to {limits[0]} or less.",
         )
+
+
+def refuse_misfit(model: ResolvedModel, parameters: ProbeParameters) -> None:
+    """Raise KeyholeError (invalid_request) where the parameters name layers or heads that the model has not.
+
+    A configuration that does not tell its shape lets them pass: the worker looks again.
+    """
+    config = model.config.get("text_config") or model.config
+    layers, heads = (
+        next((config[name] for name in names if type(config.get(name)) is int), None)
+        for names in (_LAYER_FIELDS, _HEAD_FIELDS)
+    )
+    if layers is not None and heads is not None:
+        parameters.require_fit(layers, heads)
 
 
 def _earlier(conn: Connection[Any], request: _Request) -> int | None:

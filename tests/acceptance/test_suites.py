@@ -92,10 +92,11 @@ def test_a_cancelled_rider_lets_the_others_finish(cluster: Cluster, undisturbed:
 
 
 def test_a_rider_that_fails_does_so_alone(cluster: Cluster) -> None:
+    suite = submit(cluster, FEW, buried_keys={})
+    first, second = job_ids(suite)
+    # more than the model's heads, which no submission gets through
+    wrong = "UPDATE keyhole.job SET parameters = parameters || '{\"min_heads\": 99}' WHERE id = %s RETURNING id"
+    assert cluster.sql(wrong, second)
     with cluster.worker():
-        suite = submit(
-            cluster, FEW, buried_keys={"min_heads": 99}
-        )  # more than the model's heads: only the worker can tell
-        first, second = job_ids(suite)
         eventually("both have ended", lambda: suite.refresh().detail.ended)
         assert (cluster.state(first), cluster.state(second)) == ("succeeded", "failed")

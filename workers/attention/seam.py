@@ -95,7 +95,8 @@ def observing(
     if credit == "own_token":
         _refuse_other_mixing(model)
     modules = frozenset(id(module) for module in model.modules())
-    binding = _Binding(modules, observers, route, query_gradient, credit, {} if hidden else None, first_layer, backwards)
+    inputs = {} if hidden else None
+    binding = _Binding(modules, observers, route, query_gradient, credit, inputs, first_layer, backwards)
     handles = [
         model.register_forward_pre_hook(lambda module, arguments: binding.calls.clear()),
         model.register_forward_hook(lambda module, arguments, output: _check_calls(model, binding)),

@@ -45,13 +45,7 @@ class CoalitionCollector:
     """Gathers the rows of all three tables when the backward pass reaches a layer."""
 
     def __init__(self, loaded: LoadedModel, parameters: BuriedKeysParameters, sequences: range, length: int) -> None:
-        heads = loaded.architecture.heads
-        if parameters.min_heads > heads:
-            raise KeyholeError(
-                ErrorCode.INVALID_REQUEST,
-                f"min_heads is {parameters.min_heads}, and a layer of this model has {heads} heads.",
-                "Lower min_heads: no key could ever qualify.",
-            )
+        parameters.require_fit(loaded.architecture.layers, loaded.architecture.heads)
         self._parameters = parameters
         self._dtype = loaded.model.dtype
         self._sequences = sequences

@@ -148,13 +148,7 @@ def _sites(parameters: JacobianSpectrumParameters, architecture: Architecture) -
     layers, heads = architecture.layers, architecture.heads
     if parameters.sites is None:
         return [(layer, head) for layer in range(layers) for head in range(heads)]
-    unknown = [site for site in parameters.sites if site.layer >= layers or site.head >= heads]
-    if unknown:
-        raise KeyholeError(
-            ErrorCode.INVALID_REQUEST,
-            f"The model has no layer {unknown[0].layer}, head {unknown[0].head}.",
-            f"It has layers 0 to {layers - 1} with query heads 0 to {heads - 1} each; change `sites`.",
-        )
+    parameters.require_fit(layers, heads)
     return sorted((site.layer, site.head) for site in parameters.sites)
 
 

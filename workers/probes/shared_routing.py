@@ -106,13 +106,8 @@ def measure(
 
 def changes_of(parameters: SharedRoutingParameters, layers: int) -> list[Change]:
     """What to change, in the order of the stored layers; raises KeyholeError (invalid_request)."""
+    parameters.require_fit(layers, heads=0)
     asked = list(range(layers)) if parameters.layers is None else parameters.layers
-    if asked[-1] >= layers:
-        raise KeyholeError(
-            ErrorCode.INVALID_REQUEST,
-            f"The parameter layers names layer {asked[-1]}; the model has {layers}, numbered from 0.",
-            f"Name layers from 0 to {layers - 1}, or leave the parameter out for all of them.",
-        )
     if parameters.together:
         return [Change(ALL_AT_ONCE, frozenset(asked))]
     return [Change(layer, frozenset([layer])) for layer in asked]

@@ -84,14 +84,18 @@ def _share(name: str, comment: str, table: ResultTable = TABLE) -> SummaryMetric
 
 
 METRICS = (
-    SummaryMetric("entropy_nats", TABLE.name, "entropy_nats", 0.0, 0.1, 120, "entropy of a query's attention"),
-    _share("top_weight", "largest weight of a query"),
-    _share("self_weight", "weight on the query's own position"),
-    _share("previous_weight", "weight on the previous token"),
-    _share("local_mass", "weight on the eight nearest keys"),
-    _share("sink_mass", "weight on key 0"),
-    _share("no_key_mass", "weight on a learned sink"),
-    _share("induction_score", "induction on repeated random tokens", REPEATED_TABLE),
-    _share("duplicate_score", "attention to the same token on repeated random tokens", REPEATED_TABLE),
-    _share("previous_score", "attention to the previous token on repeated random tokens", REPEATED_TABLE),
+    SummaryMetric("entropy_nats", TABLE.name, "entropy_nats", 0.0, 0.1, 120, "entropy of a query's attention, in nats"),
+    _share("top_weight", "largest attention weight of a query"),
+    _share("self_weight", "attention weight on the query's own position"),
+    _share("previous_weight", "attention weight on the previous token"),
+    _share("local_mass", "attention weight on the eight nearest keys"),
+    _share("sink_mass", "attention weight on key 0"),
+    _share("no_key_mass", "attention weight that a learned sink takes and no key gets"),
+    _share(
+        "induction_score",
+        "on repeated random tokens: mean weight on the token after the first occurrence",
+        REPEATED_TABLE,
+    ),
+    _share("duplicate_score", "on repeated random tokens: mean weight on the first occurrence", REPEATED_TABLE),
+    _share("previous_score", "on repeated random tokens: mean weight on the previous token", REPEATED_TABLE),
 )

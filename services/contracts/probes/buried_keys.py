@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.probes.common import Credit, ProbeParameters, QueryRange
 from services.contracts.tables import HEAD, JOB, LAYER, QUERY, SEQUENCE, Column, ResultTable, SummaryMetric
 
@@ -58,6 +59,14 @@ class BuriedKeysParameters(ProbeParameters):
             "or none"
         ),
     ] = "all"
+
+    def require_fit(self, layers: int, heads: int) -> None:
+        if self.min_heads > heads:
+            raise KeyholeError(
+                ErrorCode.INVALID_REQUEST,
+                f"min_heads is {self.min_heads}, and a layer of this model has {heads} heads.",
+                "Lower min_heads: no key could ever qualify.",
+            )
 
 
 KEY_TABLE = ResultTable(
@@ -135,8 +144,18 @@ METRICS = (
         52,
         "log10 of a qualifying key's smallest attention rank in the agreeing heads",
     ),
-    SummaryMetric("coalition_score", KEY_TABLE.name, "score", 0.0, 1.0, 400, "score of a qualifying key"),
-    SummaryMetric("agreeing_heads", KEY_TABLE.name, "heads", 0.0, 1.0, 129, "heads that agree on a qualifying key"),
+    SummaryMetric(
+        "coalition_score",
+        KEY_TABLE.name,
+        "score",
+        0.0,
+        1.0,
+        400,
+        "score of a qualifying key: sum over the agreeing heads of |advantage| / root mean square of the row",
+    ),
+    SummaryMetric(
+        "agreeing_heads", KEY_TABLE.name, "heads", 0.0, 1.0, 129, "number of heads that agree on a qualifying key"
+    ),
     SummaryMetric(
         "favours_less",
         KEY_TABLE.name,
@@ -144,10 +163,16 @@ METRICS = (
         0.0,
         1.0,
         2,
-        "1 where the agreeing heads favour less attention to the key, else 0; its mean is the share",
+        "1 where the agreeing heads favour less attention to a qualifying key, else 0; its mean is the share of keys",
     ),
     SummaryMetric(
-        "qualifying_keys", QUERY_TABLE.name, "qualifying", 0.0, 1.0, 129, "qualifying keys of a layer and query"
+        "qualifying_keys",
+        QUERY_TABLE.name,
+        "qualifying",
+        0.0,
+        1.0,
+        129,
+        "number of keys that qualify for a query in a layer",
     ),
     SummaryMetric(
         "abstains",
@@ -156,7 +181,7 @@ METRICS = (
         0.0,
         1.0,
         2,
-        "1 where no key qualified, else 0; its mean is the share of queries",
+        "1 where no key qualifies for a query in a layer, else 0; its mean is the share of queries",
     ),
     SummaryMetric(
         "pick_log10_attention_rank",
@@ -165,7 +190,7 @@ METRICS = (
         0.0,
         0.1,
         52,
-        "log10 of the attention rank of a head's own picks",
+        "log10 of the attention rank of a key that a head picks",
     ),
     SummaryMetric(
         "pick_agrees",
@@ -174,6 +199,6 @@ METRICS = (
         0.0,
         1.0,
         2,
-        "1 where a head's pick is part of a coalition, else 0; its mean is the share of the picks",
+        "1 where a head's pick is part of a coalition, else 0; its mean is the share of picks",
     ),
 )

@@ -4,6 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.probes.common import Parameters, ProbeParameters
 from services.contracts.tables import STATISTIC_KEY, Column, ResultTable, SummaryMetric
 
@@ -57,6 +58,16 @@ class CalibrationParameters(ProbeParameters):
 
     def other_models(self) -> list[str]:
         return [self.teacher]
+
+    def require_fit(self, layers: int, heads: int) -> None:
+        for anchors in self.anchors:
+            if anchors.layer >= layers or anchors.head >= heads:
+                raise KeyholeError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"anchors name layer {anchors.layer}, head {anchors.head}; the model has {layers} layers of "
+                    f"{heads} heads.",
+                    "Name layers and heads from 0.",
+                )
 
     @model_validator(mode="after")
     def _sweeps_that_can_be_made(self) -> Self:
@@ -116,7 +127,13 @@ SWEEP_TABLE = ResultTable(
 
 METRICS = (
     SummaryMetric(
-        "r", TABLE.name, "r", 0.0, 0.02, 76, "soft over hard attention gradient; from 1.5 on in the last bin"
+        "r",
+        TABLE.name,
+        "r",
+        0.0,
+        0.02,
+        76,
+        "norm of the soft over that of the hard attention gradient (equation 47); from 1.5 on in the last bin",
     ),
     SummaryMetric(
         "r_above_1_5",
@@ -125,6 +142,6 @@ METRICS = (
         0.0,
         1.0,
         2,
-        "1 where r > 1.5, else 0; its mean is the share of rows",
+        "1 where r > 1.5, else 0; its mean is the share of queries",
     ),
 )

@@ -65,6 +65,9 @@ class ProbeParameters(Parameters):
         """
         return None
 
+    def require_fit(self, layers: int, heads: int) -> None:
+        """Raise KeyholeError (invalid_request) where the parameters ask for what a model of this shape has not."""
+
     def query_count(self) -> int:
         return len(self.queries.positions(self.length))
 

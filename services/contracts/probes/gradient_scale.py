@@ -33,8 +33,18 @@ TABLE = ResultTable(
 )
 
 METRICS = (
-    SummaryMetric("log10_d_a", TABLE.name, "log10_d_a", 0.0, 0.1, 200, "log10 of D_a (attention)"),
-    SummaryMetric("log10_d_c", TABLE.name, "log10_d_c", 0.0, 0.1, 200, "log10 of D_c (advantage)"),
+    SummaryMetric(
+        "log10_d_a", TABLE.name, "log10_d_a", 0.0, 0.1, 200, "log10 of D_a, largest over median attention of a query"
+    ),
+    SummaryMetric(
+        "log10_d_c",
+        TABLE.name,
+        "log10_d_c",
+        0.0,
+        0.1,
+        200,
+        "log10 of D_c, largest over median absolute advantage of a query",
+    ),
     SummaryMetric(
         "d_a_exceeds_d_c",
         TABLE.name,
@@ -42,6 +52,6 @@ METRICS = (
         0.0,
         1.0,
         2,
-        "1 where D_a > D_c, else 0; its mean is the share of rows",
+        "1 where D_a > D_c, else 0; its mean is the share of queries",
     ),
 )

@@ -4,6 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.probes.common import Parameters, ProbeParameters, QueryRange
 from services.contracts.tables import HEAD, JOB, LAYER, SEQUENCE, STATISTIC_KEY, Column, ResultTable, SummaryMetric
 
@@ -39,6 +40,15 @@ class JacobianSpectrumParameters(ProbeParameters):
         if twice:
             raise ValueError(f"sites name layer {twice[0][0]}, head {twice[0][1]} more than once")
         return self
+
+    def require_fit(self, layers: int, heads: int) -> None:
+        unknown = [site for site in self.sites or () if site.layer >= layers or site.head >= heads]
+        if unknown:
+            raise KeyholeError(
+                ErrorCode.INVALID_REQUEST,
+                f"The model has no layer {unknown[0].layer}, head {unknown[0].head}.",
+                f"It has layers 0 to {layers - 1} with query heads 0 to {heads - 1} each; change `sites`.",
+            )
 
 
 TABLE = ResultTable(
@@ -80,12 +90,26 @@ MODE_TABLE = ResultTable(
 
 def _modes(column: str, what: str) -> SummaryMetric:
     defined = f"CASE WHEN effective_rank = 'NaN' THEN 'NaN'::float8 ELSE {column} END"
-    return SummaryMetric(column, TABLE.name, defined, 0.0, 1.0, 513, f"singular values above {what} of the largest")
+    return SummaryMetric(
+        column,
+        TABLE.name,
+        defined,
+        0.0,
+        1.0,
+        513,
+        f"number of singular values of a query's Jacobian above {what} of the largest",
+    )
 
 
 METRICS = (
     SummaryMetric(
-        "effective_rank", TABLE.name, "effective_rank", 0.0, 0.25, 400, "effective rank of squared singular values"
+        "effective_rank",
+        TABLE.name,
+        "effective_rank",
+        0.0,
+        0.25,
+        400,
+        "effective rank of the squared singular values of a query's Jacobian",
     ),
     SummaryMetric(
         "effective_rank_sigma",
@@ -94,10 +118,16 @@ METRICS = (
         0.0,
         0.5,
         400,
-        "effective rank of the singular values themselves",
+        "effective rank of the singular values of a query's Jacobian, not squared",
     ),
     SummaryMetric(
-        "participation_ratio", TABLE.name, "participation_ratio", 0.0, 0.25, 400, "(sum sigma^2)^2 / sum sigma^4"
+        "participation_ratio",
+        TABLE.name,
+        "participation_ratio",
+        0.0,
+        0.25,
+        400,
+        "(sum of sigma^2)^2 / sum of sigma^4, sigma the singular values of a query's Jacobian",
     ),
     _modes("modes_above_1e_2", "1e-2"),
     _modes("modes_above_1e_3", "1e-3"),
@@ -108,9 +138,9 @@ METRICS = (
         -8.0,
         0.1,
         160,
-        "log10 of the largest singular value",
+        "log10 of the largest singular value of a query's Jacobian",
     ),
-    SummaryMetric("top_attention", TABLE.name, "top_attention", 0.0, 0.01, 101, "largest attention weight of a key"),
+    SummaryMetric("top_attention", TABLE.name, "top_attention", 0.0, 0.01, 101, "largest attention weight of a query"),
     SummaryMetric(
         "effective_rank_below_10",
         TABLE.name,
@@ -118,6 +148,6 @@ METRICS = (
         0.0,
         1.0,
         2,
-        "1 where the effective rank is below 10, else 0; its mean is the share of queries",
+        "1 where effective_rank is below 10, else 0; its mean is the share of queries",
     ),
 )

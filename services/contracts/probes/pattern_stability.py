@@ -133,7 +133,15 @@ TABLE = ResultTable(
 )
 
 METRICS = (
-    SummaryMetric("js_nats", TABLE.name, "js_nats", 0.0, 0.007, 100, "Jensen–Shannon divergence by index, all pairs"),
+    SummaryMetric(
+        "js_nats",
+        TABLE.name,
+        "js_nats",
+        0.0,
+        0.007,
+        100,
+        "Jensen–Shannon divergence of a head's patterns in two checkpoints, in nats; over all pairs of checkpoints",
+    ),
     SummaryMetric(
         "paired_js_nats",
         TABLE.name,
@@ -141,12 +149,26 @@ METRICS = (
         0.0,
         0.007,
         100,
-        "Jensen–Shannon divergence by assignment, all pairs of checkpoints",
+        "Jensen–Shannon divergence of heads that the assignment pairs, in nats; over all pairs of checkpoints",
     ),
     SummaryMetric(
-        "total_variation", TABLE.name, "total_variation", 0.0, 0.01, 100, "total variation by index, all pairs"
+        "total_variation",
+        TABLE.name,
+        "total_variation",
+        0.0,
+        0.01,
+        100,
+        "total variation distance of a head's patterns in two checkpoints; over all pairs of checkpoints",
     ),
-    SummaryMetric("cosine", TABLE.name, "cosine", 0.0, 0.01, 100, "cosine distance by index, all pairs"),
+    SummaryMetric(
+        "cosine",
+        TABLE.name,
+        "cosine",
+        0.0,
+        0.01,
+        100,
+        "cosine distance of a head's patterns in two checkpoints; over all pairs of checkpoints",
+    ),
     SummaryMetric(
         "assigned_elsewhere",
         TABLE.name,
@@ -154,6 +176,6 @@ METRICS = (
         0.0,
         1.0,
         2,
-        "1 where the assignment pairs a head with another index, else 0; its mean is the share",
+        "1 where the assignment pairs a head with one of another index, else 0; its mean is the share of heads",
     ),
 )

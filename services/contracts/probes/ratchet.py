@@ -73,24 +73,48 @@ BAND_TABLE = ResultTable(
 )
 
 
+_WEIGHTS = ("0.1 or more", "0.01 to 0.1", "1e-3 to 0.01", "1e-4 to 1e-3", "below 1e-4")  # by band
 _UNDEFINED = "gain_top = 'NaN'"  # as are then all that depend on a step
 
 
 def _holds(name: str, condition: str, comment: str, undefined: str = _UNDEFINED) -> SummaryMetric:
     expression = f"CASE WHEN {undefined} THEN 'NaN'::float8 WHEN {condition} THEN 1 ELSE 0 END"
-    return SummaryMetric(name, TABLE.name, expression, 0.0, 1.0, 2, f"1 where {comment}, else 0")
+    return SummaryMetric(
+        name,
+        TABLE.name,
+        expression,
+        0.0,
+        1.0,
+        2,
+        f"1 where {comment}, else 0; its mean is the share of queries, undefined ones left out",
+    )
 
 
 def _of_band(band: int, name: str, expression: str, comment: str) -> SummaryMetric:
     """Over the rows of one band; sums of sequences, so that shares of sources are ratios of these means."""
     of_band = f"CASE WHEN band = {band} THEN ({expression})::float8 ELSE 'NaN' END"
-    return SummaryMetric(f"band{band}_{name}", BAND_TABLE.name, of_band, 0.0, 1.0, 1, f"{comment}, band {band}")
+    return SummaryMetric(
+        f"band{band}_{name}", BAND_TABLE.name, of_band, 0.0, 1.0, 1, f"{comment}, of attention weight {_WEIGHTS[band]}"
+    )
 
+
+# |gain| of key j is at most 1 + |x_j| / X, which nothing bounds; those of SmolLM2-135M, and leads, are within 2.01
+_GAIN_BINS = (-2.5, 0.02, 250)
 
 METRICS = (
-    SummaryMetric("gain_top", TABLE.name, "gain_top", -1.0, 0.02, 100, "gain of advantage of the top key"),
     SummaryMetric(
-        "gain_lead", TABLE.name, "gain_top - gain_runner_up", -1.0, 0.02, 100, "the same less that of the runner-up"
+        "gain_top",
+        TABLE.name,
+        "gain_top",
+        *_GAIN_BINS,
+        "change of the top key's advantage by a step on V, in units of eta_V |delta|^2 X^2",
+    ),
+    SummaryMetric(
+        "gain_lead",
+        TABLE.name,
+        "gain_top - gain_runner_up",
+        *_GAIN_BINS,
+        "change of the top key's advantage by a step on V less that of the runner-up's, same units as gain_top",
     ),
     SummaryMetric(
         "top_weight",
@@ -103,30 +127,42 @@ METRICS = (
         "attention weight of the top key",
     ),
     _holds("gain_top_positive", "gain_top > 0", "the top key's advantage grows"),
-    _holds("lead_grows", "gain_top > gain_runner_up", "its lead in advantage over the runner-up grows"),
+    _holds("lead_grows", "gain_top > gain_runner_up", "the top key's lead in advantage over the runner-up grows"),
     _holds(
         "lead_grows_elsewhere",
         "gain_top > gain_runner_up",
-        "it does; undefined where the top key is the first position",
+        "the lead in advantage of a top key other than the first position grows",
         f"{_UNDEFINED} OR top_key = 0",
     ),
     _holds("top_is_first", "top_key = 0", "the top key is the first position"),
     _holds("step_top_positive", "advantage_top > 0", "the top key's score grows"),
-    _holds("odds_grow", "odds_growth_runner_up > 0", "its odds to the runner-up grow"),
-    _holds("odds_rest_grow", "odds_growth_rest > 0", "its odds to all the rest grow"),
+    _holds("odds_grow", "odds_growth_runner_up > 0", "the top key's odds to the runner-up grow"),
+    _holds("odds_rest_grow", "odds_growth_rest > 0", "the top key's odds to all the rest grow"),
     _holds(
         "ratchets",
         "gain_top > gain_runner_up AND odds_growth_runner_up > 0",
-        "lead in advantage and odds to the runner-up both grow",
+        "the top key's lead in advantage over the runner-up and its odds to it both grow",
     ),
     *(
         _of_band(band, name, expression, comment)
         for band in range(len(BANDS))
         for name, expression, comment in (
-            ("sources", "sources", "sources in a sequence"),
-            ("gain_positive", "gain_positive", "those that gain advantage"),
-            ("step_positive", "step_positive", "those that gain score"),
-            ("gain", "CASE WHEN sources = 0 THEN 0 ELSE sources * mean_gain END", "sum of their gains"),
+            ("sources", "sources", "number of query-key pairs in a sequence"),
+            (
+                "gain_positive",
+                "gain_positive",
+                "number of query-key pairs in a sequence that gain advantage by a step on V",
+            ),
+            (
+                "step_positive",
+                "step_positive",
+                "number of query-key pairs in a sequence that gain score by a step on the scores",
+            ),
+            (
+                "gain",
+                "CASE WHEN sources = 0 THEN 0 ELSE sources * mean_gain END",
+                "sum of the changes of advantage of query-key pairs in a sequence by a step on V",
+            ),
         )
     ),
 )

@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.probes.common import ProbeParameters, QueryRange
 from services.contracts.tables import JOB, LAYER, QUERY, SEQUENCE, Column, ResultTable, SummaryMetric
 
@@ -66,6 +67,14 @@ class SharedRoutingParameters(ProbeParameters):
         asked = self.queries.positions(length)
         return asked[:-1] if asked and asked[-1] == length - 1 else asked
 
+    def require_fit(self, layers: int, heads: int) -> None:
+        if self.layers is not None and self.layers[-1] >= layers:
+            raise KeyholeError(
+                ErrorCode.INVALID_REQUEST,
+                f"The parameter layers names layer {self.layers[-1]}; the model has {layers}, numbered from 0.",
+                f"Name layers from 0 to {layers - 1}, or leave the parameter out for all of them.",
+            )
+
     def shard_sequences(self) -> int:
         """A fitted bias must be the same for the whole job, so that one shard holds all of its sequences."""
         if self.bias == "fitted":
@@ -98,7 +107,15 @@ UNMODIFIED_TABLE = ResultTable(
 )
 
 METRICS = (
-    SummaryMetric("extra_loss_nats", TABLE.name, "extra_loss_nats", -5.0, 0.1, 200, "extra loss of a token, in nats"),
+    SummaryMetric(
+        "extra_loss_nats",
+        TABLE.name,
+        "extra_loss_nats",
+        -5.0,
+        0.1,
+        200,
+        "extra loss of a token by the changed routing, in nats",
+    ),
     SummaryMetric(
         "extra_loss_decades",
         TABLE.name,
@@ -106,7 +123,7 @@ METRICS = (
         -5.0,
         0.1,
         100,
-        "asinh(extra loss / 0.001 nat) / ln 10: its sign times decades above half a thousandth of a nat",
+        "asinh(extra loss of a token / 0.001 nat) / ln 10: its sign times its decades above half a thousandth of a nat",
     ),
     SummaryMetric(
         "loss_rises_by_a_nat",
@@ -115,7 +132,7 @@ METRICS = (
         0.0,
         1.0,
         2,
-        "1 where the extra loss is above 1 nat, else 0; its mean is the share of tokens",
+        "1 where the extra loss of a token is above 1 nat, else 0; its mean is the share of tokens",
     ),
     SummaryMetric(
         "unmodified_loss_nats",

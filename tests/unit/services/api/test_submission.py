@@ -3,8 +3,8 @@
 import pytest
 
 from services.api import cursors
-from services.api.submission import refuse_too_long, reuse_key, shards
-from services.contracts.errors import KeyholeError
+from services.api.submission import refuse_misfit, refuse_too_long, reuse_key, shards
+from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.kinds import KINDS
 from services.contracts.probes.gradient_scale import GradientScaleParameters
 from services.sources import ResolvedModel
@@ -61,3 +61,23 @@ def test_sequences_longer_than_the_model_has_positions_are_refused(config, refus
 
 def test_a_cursor_comes_back_as_what_it_was_made_of():
     assert [cursors.decode(cursors.encode(number)) for number in (1, 42, 2**31 - 1)] == [1, 42, 2**31 - 1]
+
+
+@pytest.mark.parametrize("config", [{"num_hidden_layers": 4, "num_attention_heads": 3}, {"n_layer": 4, "n_head": 3}])
+def test_what_the_model_has_not_is_refused_at_submission(config: dict[str, object]) -> None:
+    def submitted(kind: str, **parameters: object) -> None:
+        model = ResolvedModel("path:m", "identity", "llama", config, None)
+        refuse_misfit(model, KINDS[kind].parameters.model_validate(parameters))
+
+    submitted("buried_keys", min_heads=3)
+    submitted("jacobian_spectrum", sites=[{"layer": 3, "head": 2}])
+    submitted("shared_routing", layers=[0, 3])
+    for kind, wrong in (
+        ("buried_keys", {"min_heads": 4}),
+        ("jacobian_spectrum", {"sites": [{"layer": 4, "head": 0}]}),
+        ("jacobian_spectrum", {"sites": [{"layer": 0, "head": 3}]}),
+        ("shared_routing", {"layers": [4]}),
+    ):
+        with pytest.raises(KeyholeError) as refusal:
+            submitted(kind, **wrong)
+        assert refusal.value.code == ErrorCode.INVALID_REQUEST
