@@ -15,7 +15,9 @@ MOST_JOBS = 6
 def chosen_jobs(
     kind: str, most: int = MOST_JOBS, options: str = "", model: str = "builtin:smollm2-135m-instruct"
 ) -> list[FinishedJob]:
-    """The finished jobs of this kind in ``?jobs=``, the newest where none is named; empty after telling what to do.
+    """The finished jobs of this kind in ``?jobs=`` or ``?job=``, the newest where none is named.
+
+    Empty after telling what to do.
 
     The first command to submit such a job names ``model`` and has these ``options`` besides.
     """
@@ -27,7 +29,7 @@ def chosen_jobs(
         st.code(" ".join([command, *([options] if options else []), "--wait"]), language="bash")
         st.page_link(JOBS, label="See the jobs that wait or run", icon=":material/list:")
         return []
-    asked = url.integers("jobs") if "jobs" in st.query_params else [next(iter(finished))]
+    asked = _asked() or ([next(iter(finished))] if "jobs" not in st.query_params else [])
     missing = [job_id for job_id in asked if job_id not in finished]
     if missing:
         st.warning(
@@ -48,3 +50,13 @@ def chosen_jobs(
         told = "Choose finished jobs above; several are shown side by side." if most > 1 else "Choose a job above."
         st.info(told, icon=":material/arrow_upward:")
     return found
+
+
+def _asked() -> list[int]:
+    """Job numbers of the address. A job alone, as the page of jobs is addressed, joins the others under their name."""
+    asked = list(dict.fromkeys([*url.integers("jobs"), *url.integers("job")]))
+    if "job" in st.query_params:
+        if asked:
+            url.write("jobs", asked)
+        url.write("job", None)
+    return asked

@@ -1,6 +1,6 @@
 """What to call a finished job: all that it was asked for in the picker, and what differs where jobs are compared."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from dashboard.formats import NOTHING, count, shortened, told_apart
@@ -23,7 +23,7 @@ def picker_names(jobs: Sequence[FinishedJob]) -> dict[int, str]:
                 *([_label(job)] if job.label else []),
                 models[job.model],
                 datasets[job.dataset],
-                *(words(job) for name, words in parameters.items() if name in _PICKED or name in differing),
+                *_given(words(job) for name, words in parameters.items() if name in _PICKED or name in differing),
             ]
         )
         for job in jobs
@@ -35,7 +35,7 @@ def titles(jobs: Sequence[FinishedJob]) -> dict[int, str]:
     differing = differences(jobs)
     found = {}
     for index, job in enumerate(jobs):
-        parts = [values[index] for name, values in differing.items() if name != "Label"]
+        parts = _given(values[index] for name, values in differing.items() if name != "Label")
         if not parts and not job.label:
             parts = [shortened(job.model, _LETTERS)]
         found[job.job_id] = " · ".join([f"Job {job.job_id}", *([_label(job)] if job.label else []), *parts])
@@ -43,7 +43,7 @@ def titles(jobs: Sequence[FinishedJob]) -> dict[int, str]:
 
 
 def differences(jobs: Sequence[FinishedJob]) -> dict[str, list[str]]:
-    """What is not the same in all of these jobs, each with its value by job."""
+    """What is not the same in all of these jobs, each with its value by job; NOTHING where a job was given none."""
     models = told_apart((job.model for job in jobs), _LETTERS)
     datasets = told_apart((job.dataset for job in jobs), _LETTERS)
     facets: dict[str, tuple[Callable[[FinishedJob], Any], Callable[[FinishedJob], str]]] = {
@@ -65,8 +65,17 @@ def differences(jobs: Sequence[FinishedJob]) -> dict[str, list[str]]:
     }
 
 
+def _given(words: Iterable[str]) -> list[str]:
+    return [word for word in words if word != NOTHING]
+
+
 def _label(job: FinishedJob) -> str:
     return shortened(" ".join((job.label or "").split()), _LABEL_LETTERS)
+
+
+def _sequences(job: FinishedJob) -> str:
+    number = job.parameters["sequences"]
+    return f"{count(number)} sequence{'' if number == 1 else 's'}"
 
 
 def _queries(job: FinishedJob) -> str:
@@ -78,11 +87,12 @@ def _queries(job: FinishedJob) -> str:
 _WORDS: dict[str, tuple[str, Callable[[FinishedJob], str]]] = {
     "credit": ("Credit", lambda job: f"credit {job.parameters['credit']}"),
     "dtype": ("Number type", lambda job: job.parameters["dtype"]),
-    "sequences": ("Sequences", lambda job: f"{count(job.parameters['sequences'])} sequences"),
+    "sequences": ("Sequences", _sequences),
     "length": ("Length", lambda job: f"length {count(job.parameters['length'])}"),
     "queries": ("Queries", _queries),
 }
 _ALIKE = "batch"  # changes no result
+_ALL = {"layers": "all layers", "sites": "every head"}  # of parameters that limit a job, where none is given
 
 
 def _parameters(jobs: Sequence[FinishedJob]) -> dict[str, Callable[[FinishedJob], str]]:
@@ -96,17 +106,20 @@ def _parameters(jobs: Sequence[FinishedJob]) -> dict[str, Callable[[FinishedJob]
 
 def _teller(name: str) -> Callable[[FinishedJob], str]:
     def words(job: FinishedJob) -> str:
-        return shortened(f"{name.replace('_', ' ')} {brief(job.parameters.get(name))}", _LETTERS)
+        value = job.parameters.get(name)
+        if value is None or value == []:
+            return _ALL.get(name, NOTHING)
+        return shortened(f"{name.replace('_', ' ')} {brief(value)}", _LETTERS)
 
     return words
 
 
 def brief(value: Any) -> str:
-    """A parameter's value on one line."""
+    """A parameter's value on one line; of several parts those that are given."""
     if value is None:
-        return "none"
+        return NOTHING
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        return " ".join(f"{name} {brief(part)}" for name, part in value.items())
+        return " ".join(f"{name} {brief(part)}" for name, part in value.items() if part is not None)
     return ", ".join(map(brief, value)) if isinstance(value, list) else str(value)

@@ -144,3 +144,23 @@ def test_two_jobs_have_a_map_of_their_difference(
     with module_database.connect_analyst() as conn:
         found = [row[2] for row in conn.execute(statement.encode()).fetchall()]
     assert found == pytest.approx((two - one).ravel().tolist())
+
+
+def test_the_address_names_jobs_as_job_or_jobs_or_both(
+    module_database: MigratedDatabase, jobs: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = jobs
+    for address, shown in [
+        ({"job": str(first)}, [first]),
+        ({"jobs": str(second), "job": str(first)}, [second, first]),
+        ({"job": "x"}, [second]),  # no job: the newest
+    ]:
+        app = opened(module_database, monkeypatch, **address)
+        assert app.multiselect(key="jobs_choice").value == shown
+        assert "job" not in app.query_params
+    app = opened(module_database, monkeypatch, job=str(first), jobs=str(second))
+    app.multiselect(key="jobs_choice").set_value([second]).run()
+    assert app.multiselect(key="jobs_choice").value == [second]  # what came as ``job`` can be taken away
+    assert "Without results of this kind, and left out: job 999" in texts(
+        opened(module_database, monkeypatch, job="999", jobs=str(first))
+    )
