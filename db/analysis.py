@@ -1,7 +1,7 @@
 """The schema ``analysis``: all that analysts see, made anew from this code at every upgrade.
 
-Views come from db/views/*.sql; those over per-query tables and summaries are generated, with the comments of their
-contracts. The whole is one transaction, so a reader sees the old schema or the new one.
+Views come from db/views/*.sql; those over per-query tables, metrics and summaries are generated, with the
+comments of their contracts. The whole is one transaction, so a reader sees the old schema or the new one.
 """
 
 import hashlib
@@ -30,7 +30,17 @@ _SUMMARY_KEY = {
     "job_id": "the job",
     "layer": "layer, 0-based",
     "head": "query head, 0-based",
-    "metric": "name of the metric",  # views list them behind
+    "metric": "name of the metric; see the view metric",
+}
+_METRIC_COMMENT = "Metrics of head_summary, layer_summary and job_summary; kinds may share a name: join by kind too."
+_METRIC_COLUMNS = {
+    "kind": "kind of the jobs that have it",
+    "metric": "name of the metric",
+    "table_name": "view of the rows that it is taken of",
+    "meaning": "what it is of each row, with its unit",
+    "histogram_low": "lower edge of the first bin of its histograms",
+    "histogram_width": "width of every bin",
+    "bins": "number of bins; values outside are in the first or last",
 }
 SUMMARY_STATISTICS = {
     "n": "number of rows, undefined and infinite ones included",
@@ -72,6 +82,7 @@ def statements() -> list[str]:
     generated: list[sql.Composed] = []
     for table in result_tables().values():
         generated += _result_view(table)
+    generated += _metric_view()
     for level in _LEVELS:
         generated += _summary_view(level)
     generated += _comments("TABLE", "keyhole", "summary", SUMMARY_COMMENT, _SUMMARY_KEY | SUMMARY_STATISTICS)
@@ -96,11 +107,24 @@ def _result_view(table: ResultTable) -> list[sql.Composed]:
     ]
 
 
+def _metric_view() -> list[sql.Composed]:
+    """The metrics of all kinds as rows."""
+    row = sql.SQL("({}, {}, {}, {}, {}::float8, {}::float8, {})")
+    rows = [
+        row.format(*map(sql.Literal, (kind.name, each.name, each.table, each.comment, each.low, each.width, each.bins)))
+        for kind in KINDS.values()
+        for each in kind.metrics
+    ]
+    view = sql.SQL("CREATE VIEW analysis.metric ({}) AS VALUES {}").format(
+        sql.SQL(", ").join(map(sql.Identifier, _METRIC_COLUMNS)), sql.SQL(", ").join(rows)
+    )
+    return [view, *_comments("VIEW", "analysis", "metric", _METRIC_COMMENT, _METRIC_COLUMNS)]
+
+
 def _summary_view(level: str) -> list[sql.Composed]:
     key, condition, comment = _LEVELS[level]
-    metrics = "; ".join(f"{metric.name}, {metric.comment}" for kind in KINDS.values() for metric in kind.metrics)
-    columns = {name: text for name, text in _SUMMARY_KEY.items() if name in ("job_id", *key)}
-    columns |= {"metric": f"{_SUMMARY_KEY['metric']}: {metrics}"} | SUMMARY_STATISTICS
+    columns = {name: text for name, text in _SUMMARY_KEY.items() if name in ("job_id", *key, "metric")}
+    columns |= SUMMARY_STATISTICS
     view = sql.SQL("CREATE VIEW analysis.{} AS SELECT {} FROM keyhole.summary WHERE {}").format(
         sql.Identifier(level),
         sql.SQL(", ").join(map(sql.Identifier, columns)),

@@ -100,7 +100,7 @@ METRICS = (
         -2.0,
         0.1,
         60,
-        "log10 of the norm of a row's centred scores, its mean over the queries",
+        "log10 of the mean over the queries of sigma, the norm of a row's centred scores",
     ),
     _metric(
         "log10_sigma_product",
@@ -108,7 +108,7 @@ METRICS = (
         -2.0,
         0.1,
         100,
-        "log10 of sigma_product, an upper bound of the norm of centred scores; undefined where none is known",
+        "log10 of sigma_product, an upper bound of sigma; undefined where weights and inputs give none",
     ),
     _metric(
         "obstacles",
