@@ -124,7 +124,8 @@ async def _invalid_request(request: Request, error: Exception) -> JSONResponse:
     detail = "; ".join(f"{item['where']}: {item['message']}" for item in errors[:3])
     if len(errors) > 3:
         detail += f"; and {len(errors) - 3} more"
-    hint = next((item["hint"] for item in errors if item["hint"]), "Fields and their ranges: GET /v1/kinds and /docs.")
+    general = "Fields and their ranges: `keyhole kinds KIND`, or GET /v1/kinds and /docs."
+    hint = next((item["hint"] for item in errors if item["hint"]), general)
     return problem(request_id(request), ErrorCode.INVALID_REQUEST, detail, hint=hint, errors=errors)
 
 

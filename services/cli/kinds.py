@@ -38,5 +38,15 @@ def _rows(schema: dict[str, Any], defaults: dict[str, Any], prefix: str = "") ->
             yield from _rows({**nested, "$defs": definitions}, defaults[name], f"{prefix}{name}.")
         else:
             choices = " | ".join(map(str, described["enum"])) if "enum" in described else ""
-            meaning = described.get("description", "")
+            meaning = described.get("description", "") + _members(described, definitions)
             yield f"{prefix}{name}", defaults.get(name), f"{meaning} [{choices}]" if choices else meaning
+
+
+def _members(described: dict[str, Any], definitions: dict[str, Any]) -> str:
+    """How to write a list of objects, such as `` as [{"layer": …, "head": …}]``; nothing for other parameters."""
+    for form in (described, *described.get("anyOf", ())):
+        reference = str(form.get("items", {}).get("$ref", "")).removeprefix("#/$defs/")
+        if reference in definitions:
+            fields = ", ".join(f'"{name}": …' for name in definitions[reference].get("properties", {}))
+            return f"; as [{{{fields}}}, …]"
+    return ""

@@ -62,7 +62,10 @@ class SuiteCreate(BaseModel):
     @model_validator(mode="after")
     def _something_to_do(self) -> Self:
         if (self.preset is None) == (not self.probes):
-            raise ValueError("give either a preset or a list of probes; GET /v1/presets lists the presets")
+            raise ValueError(
+                "give either a preset or a list of probes (--preset or --probe); `keyhole presets`, or GET /v1/presets, "
+                "lists the presets"
+            )
         return self
 
 
