@@ -251,7 +251,8 @@ WHERE job_id = 1 AND tightness IS NOT NULL ORDER BY tightness DESC, layer, head 
         "Heads that are sparse and of low rank: most weight on eight keys, and ranks under a tenth of what they can be",
         """\
 SELECT layer, head, top_8, stable_rank, effective_rank, rank_rows FROM entropy_bound_heads
-WHERE job_id = 1 AND top_8 > 0.5 AND effective_rank < 0.1 * rank_rows ORDER BY effective_rank, layer, head""",
+WHERE job_id = 1 AND top_8 > 0.5 AND effective_rank < 0.1 * rank_rows
+ORDER BY effective_rank, layer, head LIMIT 20""",
     ),
     Example(
         "calibration",
