@@ -102,9 +102,7 @@ def loss_by_layer(panels: Sequence[LossPanel]) -> go.Figure:
     low, high = decades(min([-0.001, *known])) - 0.15, decades(max([1.0, *known])) + 0.2
     figure.update_yaxes(**_axis(low, high, ""))
     figure.update_yaxes(title_text="extra loss (nats)", col=1)
-    for index, panel in enumerate(panels):
-        place = {"row": index // columns + 1, "col": index % columns + 1}
-        figure.update_xaxes(**_layer_axis(panel.summaries, 32 // columns), **place)
+    figure.update_xaxes(**_layer_axis(panels, 32 // columns))
     for column in range(1, columns + 1):
         figure.update_xaxes(title_text="layer changed", row=rows, col=column)
     lay_out(figure, height=top + area + BELOW, hovermode="x unified", margin={"l": 10, "r": 10, "t": top, "b": BELOW})
@@ -167,14 +165,17 @@ def _axis(low: float, high: float, title: str) -> dict[str, object]:
     }
 
 
-def _layer_axis(summaries: Sequence[Summary], most: int) -> dict[str, object]:
-    layers = sorted({summary.layer for summary in summaries if summary.layer is not None})
-    step = integer_step(len(layers), most)
-    shown = [layer for layer in layers if layer == ALL_AT_ONCE or layer % step == 0]
+def _layer_axis(panels: Sequence[LossPanel], most: int) -> dict[str, object]:
+    """One for all panels, from the first to the last layer of any of them, so that layers line up."""
+    layers = {summary.layer for panel in panels for summary in panel.summaries if summary.layer is not None}
+    first, last = min(layers, default=0), max(layers, default=0)
+    step = integer_step(last - first + 1, most)
+    shown = [layer for layer in range(first, last + 1) if layer == ALL_AT_ONCE or layer % step == 0]
     return {
         "tickmode": "array",
         "tickvals": shown,
         "ticktext": ["all" if layer == ALL_AT_ONCE else str(layer) for layer in shown],
+        "range": [first - 0.5, last + 0.5],
         "showgrid": False,
         "zeroline": False,
     }

@@ -7,7 +7,7 @@ import streamlit as st
 
 from dashboard.job_choice import chosen_jobs
 from dashboard.problems import guarded
-from dashboard.views.shared_routing_model import KIND, by_layer, whole_model
+from dashboard.views.shared_routing_model import KIND, by_layer, described, whole_model
 from dashboard.views.shared_routing_tokens import one_layer
 
 ARTICLE = "https://hyperstition.cc/stuck-in-a-loop"
@@ -21,7 +21,7 @@ def page() -> None:
         "is its loss then minus its loss under the unmodified model. Sigmoid routing gives each key its weight by "
         f"itself instead. See Figure 5 and equations 34–38 of [Stuck in a Loop]({ARTICLE})."
     )
-    jobs = chosen_jobs(KIND)
+    jobs = described(chosen_jobs(KIND))
     if not jobs:
         return
     whole_model(jobs)

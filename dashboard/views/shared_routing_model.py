@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pandas as pd
 import streamlit as st
@@ -30,6 +30,20 @@ _ARTICLE = Reference(
     "article, Qwen2.5-1.5B", 4.76, 0.003, {1: 9.3, 6: 5.9, 14: 7.9, 15: 13.9, 22: 6.6, 26: 5.2, 27: 6.6}
 )
 _ARTICLE_MODEL = re.compile(r"(^|[/:])qwen2\.5-1\.5b/?(@|$)", re.IGNORECASE)
+
+
+def described(jobs: Sequence[FinishedJob]) -> list[FinishedJob]:
+    """The jobs without the parameters that their routing does not use, so that names tell only what was measured."""
+    found = []
+    for job in jobs:
+        unused = set()
+        if job.parameters.get("routing") == "shared_softmax":
+            unused = {"bias", "fit_sequences"}
+        elif job.parameters.get("bias") != "fitted":
+            unused = {"fit_sequences"}
+        used = {name: value for name, value in job.parameters.items() if name not in unused}
+        found.append(replace(job, parameters=used))
+    return found
 
 
 def layer_name(layer: int) -> str:
@@ -111,14 +125,7 @@ def by_layer(jobs: Sequence[FinishedJob]) -> None:
         config=CHART_CONFIG,
         alt="Median, mean, upper quantiles and maximum of the extra loss by layer; the same numbers are in the table.",
     )
-    compared = any(panel.reference is not None for panel in panels)
-    st.caption(
-        "Statistics over tokens; “all” stands for all layers changed at once. The axis is linear below a thousandth of "
-        "a nat and logarithmic above. **What to look at:** the median says what an ordinary token needs of separate "
-        "heads, the upper quantiles what the rare ones do. In the article the first layer's median is +4.76 nats, "
-        "later ones are at most +0.003, while single tokens there still lose up to 13.9."
-        + (" Pink: the article's figures; crosses are the single tokens of its Table 4." if compared else "")
-    )
+    st.caption(_caption(jobs, compared=any(panel.reference is not None for panel in panels)))
     table = _layer_table(jobs, found)
     st.dataframe(
         table,
@@ -141,6 +148,32 @@ def by_layer(jobs: Sequence[FinishedJob]) -> None:
         pd.DataFrame([asdict(summary) for summary in found]),
         figure,
     )
+
+
+def _caption(jobs: Sequence[FinishedJob], *, compared: bool) -> str:
+    together = [bool(job.parameters.get("together")) for job in jobs]
+    changed = [] if all(together) else ["one layer is changed at a time"]
+    if any(together):
+        changed.append("“all” stands for the job's layers changed at once")
+    parts = [f"Statistics over tokens; {'; '.join(changed)}."]
+    parts.append("The axis is linear below a thousandth of a nat and logarithmic above.")
+    parts.append(
+        "**What to look at:** the median says what an ordinary token needs of separate heads, the upper quantiles "
+        "what the rare ones do."
+    )
+    alike = [
+        job.parameters.get("routing") == "shared_softmax" and not at_once
+        for job, at_once in zip(jobs, together, strict=True)
+    ]
+    if any(alike):
+        where = "In the article" if all(alike) else "In the article, for a shared softmax of one layer at a time,"
+        parts.append(
+            f"{where} the first layer's median is +4.76 nats, later ones are at most +0.003, while single tokens there "
+            "still lose up to 13.9."
+        )
+    if compared:
+        parts.append("Pink: the article's figures; crosses are the single tokens of its Table 4.")
+    return " ".join(parts)
 
 
 def is_the_articles(job: FinishedJob) -> bool:

@@ -10,6 +10,7 @@ from psycopg.types.json import Jsonb
 from streamlit.testing.v1 import AppTest
 
 from dashboard.charts.extra_loss import signed
+from dashboard.formats import NOTHING
 from dashboard.pages import RESULTS
 from dashboard.queries import shared_routing as queries
 from db import copy, partitions, summaries
@@ -162,6 +163,13 @@ def test_routings_are_compared_side_by_side(open_page, jobs: tuple[int, int, int
     assert table["Job"].tolist() == list(jobs)
     assert table["Routing"].tolist() == ["routing shared_softmax", "routing shared_sigmoid", "routing shared_softmax"]
     assert table["Largest median"][2].endswith("all layers at once")
+    assert table["Bias"].tolist() == [NOTHING, "bias -3.0", NOTHING]  # a softmax has none
+    assert "for a shared softmax of one layer at a time, the first layer's median is +4.76" in texts(app)
     assert "All layers at once" in [heading.value for heading in app.subheader]
     assert app.dataframe[1].value["Layer"].tolist() == ["0", "1", "2", "0", "1", "2", "all at once"]
     assert _table(app).count("<tr>") == 21
+
+
+def test_the_articles_medians_do_not_stand_beside_another_routing(open_page, jobs: tuple[int, int, int]) -> None:
+    assert "the first layer's median is +4.76" in texts(open_page(jobs=str(jobs[0])))
+    assert "+4.76" not in texts(open_page(jobs=str(jobs[1])))

@@ -70,7 +70,19 @@ def test_layers_are_drawn_in_order_with_all_at_once_as_a_place_of_its_own() -> N
     median = next(trace for trace in figure.data if trace.name == "median")
     assert list(median.x) == [ALL_AT_ONCE, 1]
     assert list(median.y) == [decades(5.0), decades(0.003)]
-    assert list(figure.layout.xaxis.ticktext) == ["all", "1"]
+    assert list(figure.layout.xaxis.ticktext) == ["all", "0", "1"]
+
+
+def test_panels_share_one_axis_of_layers() -> None:
+    one_by_one = [_summary(layer, 0.001, 1.0) for layer in range(8)]
+    few = [_summary(layer, 0.001, 1.0) for layer in (0, 7)]
+    together = [_summary(ALL_AT_ONCE, 5.0, 12.0)]
+    axes = loss_by_layer([LossPanel(name, each) for name, each in (("a", one_by_one), ("b", few), ("c", together))])
+    layout = axes.layout
+    ticks = ("all", "0", "1", "2", "3", "4", "5", "6", "7")
+    for axis in (layout.xaxis, layout.xaxis2, layout.xaxis3):
+        assert axis.ticktext == ticks and axis.tickvals == (ALL_AT_ONCE, *range(8))
+        assert axis.range == (-1.5, 7.5)
 
 
 def test_statistics_that_are_missing_or_infinite_leave_a_gap() -> None:
