@@ -62,7 +62,7 @@ def distance_matrix(
 
 def checkpoint_label(checkpoint: Checkpoint) -> str:
     """Run and step, safe for plotly."""
-    return f"{figure_text(checkpoint.run, 18)} · {checkpoint.step:,}"
+    return f"{figure_text(checkpoint.run, 18)}, step {checkpoint.step:,}"
 
 
 def _targets(checkpoints: Sequence[Checkpoint], values: Sequence[Sequence[float]], label: str) -> go.Scatter:

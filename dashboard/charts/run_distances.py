@@ -104,7 +104,10 @@ def by_layer(layers: Sequence[LayerStability], label: str) -> go.Figure:
             text=[words(value) for value in values],
             hovertemplate="%{text}",
         )
-    figure.update_xaxes(title_text="layer", showgrid=False, zeroline=False, dtick=integer_step(len(places), 32))
+    figure.update_xaxes(title_text="layer", showgrid=False, zeroline=False)
+    figure.update_xaxes(tick0=0, dtick=integer_step(len(places), 32))
+    if places:
+        figure.update_xaxes(range=[min(places) - 0.5, max(places) + 0.5])
     figure.update_yaxes(title_text=label, rangemode="tozero")
     margin = {"l": 10, "r": 10, "t": 60, "b": 48}
     return lay_out(figure, height=360, hovermode="x unified", margin=margin)

@@ -36,7 +36,6 @@ def page() -> None:
     st.divider()
     pair = matrix(selected)
     heads_of_pair(selected, pair)
-    st.divider()
     layers_of_runs(selected)
 
 

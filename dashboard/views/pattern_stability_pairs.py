@@ -81,7 +81,7 @@ def _pair_clicked() -> None:
 
 def heads_of_pair(shown: Shown, pair: tuple[int, int]) -> None:
     """Distances head by head, by index above by assignment, and which head is paired with which."""
-    names = {each.number: f"{each.run} · {each.step:,}" for each in shown.checkpoints}
+    names = {each.number: f"{each.run}, step {each.step:,}" for each in shown.checkpoints}
     st.subheader("Heads of two checkpoints")
     first, second = _pickers(names, pair)
     if first == second:

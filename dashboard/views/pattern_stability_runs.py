@@ -118,6 +118,7 @@ def layers_of_runs(shown: Shown) -> None:
     ]
     if not found or not found[0].found.to_end:
         return
+    st.divider()
     st.subheader("By layer")
     figure = by_layer(found, shown.label)
     st.plotly_chart(

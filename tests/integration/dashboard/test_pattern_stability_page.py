@@ -129,6 +129,7 @@ def test_the_page_says_from_which_step_the_claim_holds(
     assert (shown["Between ends"], shown["Holds from step"]) == ("0.500", "10")  # across runs by assignment
     assert len(app.get("plotly_chart")) == 4
     assert app.dataframe[0].value["Run"].tolist() == [HOSTILE, "a", "a"]
+    assert app.selectbox(key="pair_first").options[:2] == [f"{HOSTILE}, step 10", f"{HOSTILE}, step 500"]
     assert r"\*b\*" in texts(app) and "<script>" not in "".join(caption.value for caption in app.caption)
 
 
@@ -166,3 +167,19 @@ def test_two_checkpoints_of_one_run_are_shown_without_a_verdict(
     app = opened(module_database, monkeypatch, jobs=str(made))
     assert "cannot be told" in texts(app)
     assert len(app.get("plotly_chart")) == 4
+
+
+def test_runs_of_one_checkpoint_each_end_the_page_with_their_heads(
+    module_database: MigratedDatabase, monkeypatch: pytest.MonkeyPatch, owner: psycopg.Connection
+) -> None:
+    parameters = PatternStabilityParameters(run="a", step=5, checkpoints=[Checkpoint(model="path:x", run="b", step=5)])
+    made = samples.insert_job(
+        owner, "succeeded", kind=KIND.name, version=KIND.version, parameters=Jsonb(parameters.model_dump())
+    )
+    rows = {name: values[columns()["second"] == 1] for name, values in columns().items()}
+    with owner.transaction():
+        partitions.create(owner, KIND.tables[0].name, made)
+        copy.copy_rows(owner, KIND.tables[0], made, rows)
+    app = opened(module_database, monkeypatch, jobs=str(made))
+    assert len(app.get("plotly_chart")) == 2  # neither chart has a checkpoint before a run's end
+    assert [element.type for element in app.main][-1] != "divider"

@@ -31,6 +31,7 @@ def test_the_matrix_is_symmetric_in_the_order_of_runs_and_steps() -> None:
     assert {line.x0 for line in lines if line.x0 == line.x1} == {1.5}  # between the runs
     framed = {(shape.x0 + 0.5, shape.y0 + 0.5) for shape in figure.layout.shapes if shape.type == "rect"}
     assert framed == {(0, 3), (3, 0)}
+    assert figure.layout.xaxis.ticktext[:2] == ("a, step 0", "a, step 99")
     assert "<b>" not in figure.layout.xaxis.ticktext[2]
 
 
@@ -47,7 +48,9 @@ def test_lines_end_at_0_and_the_level_between_ends_is_marked() -> None:
 def test_layers_show_the_mean_over_runs_of_each_step_and_the_range_between_ends() -> None:
     halved = {pair: value / 2 for pair, value in DISTANCES.items()}
     found = [LayerStability(layer, stability(CHECKPOINTS, table)) for layer, table in enumerate((DISTANCES, halved))]
-    high, low, mean, step = by_layer(found, "distance").data
+    figure = by_layer(found, "distance")
+    assert figure.layout.xaxis.range == (-0.5, 1.5)  # no layer that the model has not
+    high, low, mean, step = figure.data
     assert list(high.y) == list(low.y) == list(mean.y) == [DISTANCES[0, 3], DISTANCES[0, 3] / 2]
     expected = (DISTANCES[0, 1] + DISTANCES[2, 3]) / 2
     assert list(step.y) == [expected, expected / 2]
