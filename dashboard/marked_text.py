@@ -4,9 +4,8 @@ import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-_BOX = "max-height:18rem;overflow:auto;white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.7;font-size:0.9rem"
-
-
+_BOX = "white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.7;font-size:0.9rem"
+_SCROLLS = "max-height:18rem;overflow:auto"
 _GAP = ' <span style="opacity:0.5">[…]</span> '
 
 
@@ -30,9 +29,10 @@ def visible(text: str | None, token_id: int | None = None) -> str:
 def marked_text(
     tokens: Sequence[tuple[int, str]], marks: Mapping[int, Mark], around: Mapping[int, int] | None = None
 ) -> str:
-    """A scrolling box with the tokens (position, text) in a row.
+    """A box with the tokens (position, text) in a row.
 
-    ``around`` leaves out the text that is farther from its positions than so many tokens; none shows all.
+    ``around`` leaves out the text that is farther from its positions than so many tokens, and all that is left shows
+    at once; none shows all, in a box that scrolls.
     """
     shown = [
         (position, text)
@@ -45,7 +45,8 @@ def marked_text(
             parts.append(_GAP)
         parts.append(_token(text, marks.get(position)))
         last = position
-    return f'<div style="{_BOX}">{"".join(parts)}</div>'
+    style = f"{_BOX};{_SCROLLS}" if around is None else _BOX
+    return f'<div style="{style}">{"".join(parts)}</div>'
 
 
 def legend(marks: Sequence[Mark]) -> str:

@@ -1,7 +1,7 @@
 """The part of the buried-keys page that shows one query of a layer: text, the heads' picks, and their coalitions."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 
 import pandas as pd
@@ -23,6 +23,7 @@ from dashboard.views.buried_keys_ranking import Example
 QUERY_COLOUR = "#9a5bc4"
 PICK_COLOUR = "#8a919e"
 NEAR_KEY, NEAR_PICK = 30, 8  # tokens of text shown on both sides
+PICKS_TEXT = 200  # tokens of text around all of the heads' picks together, so that the query stays in view
 
 
 def example(job: FinishedJob, chosen: Example | None) -> None:
@@ -114,7 +115,7 @@ def _text(tokens: Sequence[Token], query: int, keys: Sequence[KeyRow], picks: Se
         )
     marks[query] = Mark(QUERY_COLOUR, f"query {query}" + (f"; {marks[query].told}" if query in marks else ""))
     whole = st.toggle("Whole text up to the query", key="whole", bind="query-params")
-    near = dict.fromkeys(heads, NEAR_PICK) | dict.fromkeys([query, *(row.key for row in keys)], NEAR_KEY)
+    near = text_shown(query, [row.key for row in keys], heads)
     st.html(
         legend(
             [
@@ -126,6 +127,13 @@ def _text(tokens: Sequence[Token], query: int, keys: Sequence[KeyRow], picks: Se
         )
         + marked_text([(token.position, _as_text(token)) for token in tokens], marks, None if whole else near)
     )
+
+
+def text_shown(query: int, keys: Sequence[int], picks: Collection[int]) -> dict[int, int]:
+    """Tokens of text on both sides of each place: most around the query and the best of the qualifying keys."""
+    others = {*picks, *keys[1:]}
+    reach = max(1, min(NEAR_PICK, PICKS_TEXT // (2 * len(others)))) if others else 0
+    return dict.fromkeys(others, reach) | dict.fromkeys([query, *keys[:1]], NEAR_KEY)
 
 
 def _as_text(token: Token) -> str:

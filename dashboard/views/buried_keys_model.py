@@ -32,7 +32,7 @@ _HELP = {
     "Queries with a coalition": "share of the queries of all layers in which at least one key qualified",
     "Qualifying keys": "over all layers and queries",
     "Median rank": "median over the qualifying keys of their median attention rank in the agreeing heads; 1: top",
-    "Highest rank": "largest such median rank; the article reports ranks as high as 600",
+    "Deepest rank": "largest such median rank; the article reports ranks as high as 600",
     "For less attention": "share of the qualifying keys whose heads agree on a negative advantage",
     "Most heads": "most heads that agreed on one key",
 }
@@ -64,7 +64,7 @@ def _figures(summaries: Mapping[str, Summary]) -> dict[str, str]:
         "Queries with a coalition": percent(None if abstains is None or abstains.mean is None else 1 - abstains.mean),
         "Qualifying keys": count(rank.n if rank else 0),
         "Median rank": power_of_ten(rank.median if rank else None),
-        "Highest rank": power_of_ten(rank.maximum if rank else None),
+        "Deepest rank": power_of_ten(rank.maximum if rank else None),
         "For less attention": percent(less.mean if less else None),
         "Most heads": NOTHING if heads is None or heads.maximum is None else count(int(heads.maximum)),
     }

@@ -132,22 +132,24 @@ def _keys(job: FinishedJob, filters: Filters, order: Order) -> Example | None:
         on_select=_row_clicked("key_rows", examples),
         selection_mode="single-row",
         column_config={
-            "Key": st.column_config.TextColumn(width=95, help="the key's token"),
-            "Before the key": st.column_config.TextColumn(width=210, alignment="right"),
-            "Query": st.column_config.TextColumn(width=95, help="the query's own token"),
-            "Before the query": st.column_config.TextColumn(width=210, alignment="right"),
+            "Key": st.column_config.TextColumn(width=120, help="the key's token"),
+            "Before the key": st.column_config.TextColumn(width=170, alignment="right"),
+            "Query": st.column_config.TextColumn(width=120, help="the query's own token"),
+            "Before the query": st.column_config.TextColumn(width=170, alignment="right"),
             "Ranks": st.column_config.TextColumn(
-                help="attention rank of the key in the agreeing heads: smallest, median and largest"
+                width=125,
+                help="attention rank of the key in the agreeing heads: smallest, median and largest",
             ),
             "Heads": st.column_config.NumberColumn(help="heads that agree", width=65),
-            "Score": st.column_config.NumberColumn(format="%.1f", width=70),
+            "Score": st.column_config.NumberColumn(format="%.1f", width=60),
             "Weight": st.column_config.NumberColumn(
-                format="%.2g", help="largest attention weight in the agreeing heads"
+                format="%.2g", width=75, help="largest attention weight in the agreeing heads"
             ),
-            "For": st.column_config.TextColumn(width=60, help="more or less attention"),
+            "For": st.column_config.TextColumn(width=55, help="more or less attention"),
         }
         | {
-            name: st.column_config.NumberColumn(width=70, format="%d") for name in ("Layer", "Sequence", "At", "Key at")
+            name: st.column_config.NumberColumn(width=width, format="%d")
+            for name, width in (("Layer", 60), ("Sequence", 90), ("At", 55), ("Key at", 70))
         },
     )
     first = f"The first {ROWS}. " if len(rows) == ROWS else ""

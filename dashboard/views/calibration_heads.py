@@ -141,7 +141,7 @@ def _rows(jobs: Sequence[FinishedJob], layer: int, head: int) -> None:
         key="head_rows",
         height=rows_height(len(rows)),
         column_config={
-            "Sequence": st.column_config.NumberColumn(width=75),
+            "Sequence": st.column_config.NumberColumn(width=90),
             "Query": st.column_config.NumberColumn(width=65, help="position in the sequence; it sees keys 0 to query"),
             "r": st.column_config.NumberColumn(format="%.3f", width=65),
             "Hard": st.column_config.NumberColumn(format="%.2g", width=80, help="norm, nats per unit of score"),

@@ -24,7 +24,8 @@ from dashboard.views.calibration_model import KIND
 
 ROWS = 50
 TOKENS_BEFORE = 6
-TOKENS_AROUND = 40  # of text before the first anchor
+TOKENS_BEFORE_ANCHOR = 40  # of the whole text
+NEAR = 30  # tokens of text shown on both sides of the query and the anchors
 ALL, ANY_R = "all", 1e30
 QUERY_COLOUR = "#9a5bc4"
 # Table 8 of "Stuck in a Loop" (https://hyperstition.cc/stuck-in-a-loop): Qwen2.5-0.5B, teacher Qwen2.5-1.5B
@@ -109,11 +110,11 @@ def _table(found: Sequence[Sweep], several: bool) -> None:
         selection_mode="single-row",
         column_config={
             "Query": st.column_config.TextColumn(
-                width=190, alignment="right", help="text that ends with the query's token"
+                width=165, alignment="right", help="text that ends with the query's token"
             ),
-            "Next": st.column_config.TextColumn(width=90, help="the token observed behind the query"),
-            "First anchor": st.column_config.TextColumn(width=170, alignment="right", help="its score gets +c"),
-            "Second anchor": st.column_config.TextColumn(width=170, alignment="right", help="its score gets −c"),
+            "Next": st.column_config.TextColumn(width=100, help="the token observed behind the query"),
+            "First anchor": st.column_config.TextColumn(width=145, alignment="right", help="its score gets +c"),
+            "Second anchor": st.column_config.TextColumn(width=145, alignment="right", help="its score gets −c"),
             "r": st.column_config.NumberColumn(format="%.3f", width=60),
             "Δ hard (nat)": st.column_config.NumberColumn(
                 format="%.3f", width=90, help="largest minus smallest loss of the observed token along the sweep"
@@ -124,7 +125,11 @@ def _table(found: Sequence[Sweep], several: bool) -> None:
             "Weights": st.column_config.TextColumn(width=95, help="of the anchors at c = 0"),
             "Named": st.column_config.CheckboxColumn(width=65, help="anchors given with the job"),
         }
-        | {name: st.column_config.NumberColumn(width=65, format="%d") for name in ("Layer", "Head", "Sequence", "At")},
+        | {
+            name: st.column_config.NumberColumn(width=width, format="%d")
+            for name, width in (("Job", 50), ("Layer", 60), ("Head", 60), ("Sequence", 90), ("At", 55))
+            if several or name != "Job"
+        },
     )
     st.caption(
         "Choose a row to see its curves below. Δ: largest minus smallest loss of the sweep. Unless named, anchors are "
@@ -182,7 +187,7 @@ def _one(place: tuple[int, ...] | None, names: dict[int, str]) -> None:
     with reading() as conn:
         sweep = queries.one_sweep(conn, place, before=TOKENS_BEFORE)
         points = queries.points(conn, sweep) if sweep else []
-        first = max(0, min(place[5:]) - TOKENS_AROUND)
+        first = max(0, min(place[5:]) - TOKENS_BEFORE_ANCHOR)
         tokens = queries.tokens(conn, place[0], place[3], first, place[4] + 1) if sweep else []
     if sweep is None:
         st.warning(f"Job {place[0]} has no such sweep.", icon=":material/search_off:")
@@ -208,6 +213,8 @@ def _one(place: tuple[int, ...] | None, names: dict[int, str]) -> None:
         sweep.second_key: Mark(SECOND_KEY, f"second anchor, key {sweep.second_key}: −c"),
     }
     text = [(token.position, f" #{token.token_id}" if token.text is None else token.text) for token in tokens]
-    st.html(legend(list(marks.values())) + marked_text(text, marks))
+    whole = st.toggle("Whole text from the anchors to the query", key="whole", bind="query-params")
+    near = None if whole else dict.fromkeys(marks, NEAR)
+    st.html(legend(list(marks.values())) + marked_text(text, marks, near))
     frame = pd.DataFrame([asdict(point) for point in points])
     sql_and_data(KIND, "sweep", as_text(queries.POINTS, **queries.point_values(sweep)), frame, figure)

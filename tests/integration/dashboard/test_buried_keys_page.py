@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from dashboard.formats import power_of_ten
 from dashboard.pages import RESULTS
 from dashboard.queries import buried_keys as queries
 from dashboard.queries.buried_keys import Filters, Order
@@ -141,6 +142,7 @@ def test_the_page_shows_figures_ranking_and_the_first_example(
     share = 100 * (rows["buried_query"]["qualifying"] > 0).mean()
     assert shown["Queries with a coalition"] == f"{share:.1f} %"
     assert shown["Qualifying keys"] == str(len(rows["buried_key"]["key"]))
+    assert shown["Deepest rank"] == power_of_ten(float(np.log10(rows["buried_key"]["attention_rank_median"].max())))
     assert len(app.get("plotly_chart")) == 3
     keys = rows["buried_key"]
     best = int(np.argmax(keys["score"]))

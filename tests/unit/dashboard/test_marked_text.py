@@ -34,3 +34,9 @@ def test_text_far_from_the_chosen_places_is_left_out() -> None:
     shown = re.sub(r"<[^>]+>", "", marked_text(tokens, {}, {3: 1, 18: 2}))
     assert shown == " […] t2.t3.t4. […] t16.t17.t18.t19."
     assert "[…]" not in marked_text(tokens, {})
+
+
+def test_only_a_whole_text_scrolls_so_that_marks_of_an_excerpt_are_in_view() -> None:
+    tokens = [(position, "word ") for position in range(1000)]
+    assert "max-height" in marked_text(tokens, {})
+    assert "max-height" not in marked_text(tokens, {}, {3: 5, 990: 5})
