@@ -21,6 +21,7 @@ DIFFERENCE_SCALE = [[0.0, "#8f3d0c"], [0.25, "#e39a63"], [0.5, "#f1f1ef"], [0.75
 TITLE_LINE = 18  # pixels
 TICK_LABELS = 24  # pixels below an axis
 BELOW = 48  # pixels below the lowest axis, for tick labels and title
+_FEWEST_TICKS = 3
 _TITLE_LETTERS = {1: 130, 2: 66, 3: 44}  # measured at 1400 pixels
 
 
@@ -48,18 +49,48 @@ def title_pixels(titles: Iterable[str]) -> int:
 
 
 def log10_axis(low: float, high: float, title: str) -> dict[str, object]:
-    """An axis whose data are log10 values, with ticks at powers of ten labelled by the number itself."""
+    """An axis whose data are log10 values, with ticks labelled by the number itself.
+
+    Ticks are powers of ten; where fewer than three of them are in sight, 1, 2 and 5 of every decade; where those are
+    too few as well, numbers at equal distances.
+    """
     first, last = math.ceil(low), math.floor(high)
-    step = max(1, round((last - first) / 8))
-    ticks = list(range(first, last + 1, step))
+    if last - first >= _FEWEST_TICKS - 1:
+        powers = range(first, last + 1, max(1, round((last - first) / 8)))
+        ticks = {float(power): tick(power) for power in powers}
+    else:
+        ticks = {math.log10(value): _number(value) for value in _between_powers(low, high)}
     return {
         "title": {"text": title},
         "tickmode": "array",
-        "tickvals": ticks,
-        "ticktext": [tick(value) for value in ticks],
+        "tickvals": list(ticks),
+        "ticktext": list(ticks.values()),
         "range": [low, high],
         "zeroline": False,
     }
+
+
+def _between_powers(low: float, high: float) -> list[float]:
+    """Numbers between 10^low and 10^high, fewer than three decades, for ticks."""
+    decades = range(math.floor(low), math.ceil(high) + 1)
+    found = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]
+    found = [value for value in found if low <= math.log10(value) <= high]
+    if len(found) >= _FEWEST_TICKS:
+        return found
+    start, end = 10.0**low, 10.0**high
+    rough = (end - start) / 7.5  # a step is at most 2.5 times that: three ticks at least
+    size = 10.0 ** math.floor(math.log10(rough))
+    step = size * next((digit for digit in (1, 2, 5) if digit * size >= rough), 10)
+    return [index * step for index in range(math.ceil(start / step), math.floor(end / step) + 1)]
+
+
+def _number(value: float) -> str:
+    """A tick's label: 0.05, 2,000, or 2 × 10⁻⁷ where it would have more zeros than one counts."""
+    if 1e-3 <= value < 1e6:
+        return f"{round(value, 12):,.12g}" if value < 1 else f"{value:,.6g}"
+    exponent = math.floor(math.log10(value) + 1e-9)
+    mantissa = f"{value / 10.0**exponent:.3g}"
+    return tick(exponent) if mantissa == "1" else f"{mantissa} × {tick(exponent)}"
 
 
 def integer_step(number: int, most: int) -> int:

@@ -35,6 +35,8 @@ def sigma_factors(summaries: Sequence[Summary], names: Mapping[int, str]) -> go.
         figure.update_yaxes(**log10_axis(low - lacking - 0.1, high + lacking + 0.1, ""), col=column)
     layers = 1 + max((s.layer or 0 for s in summaries), default=0)
     figure.update_xaxes(title_text="layer", showgrid=False, zeroline=False, tick0=0, dtick=integer_step(layers, 11))
+    figure.update_xaxes(range=[-0.5, layers - 0.5])
+    figure.update_xaxes(range=[-0.5, layers - 0.5])
     several = len(names) > 1
     top = 36 + 20 * len(names) * several
     lay_out(figure, height=240 + top + BELOW, margin={"l": 10, "r": 10, "t": top, "b": BELOW}, hovermode="x unified")

@@ -50,3 +50,4 @@ def test_each_factor_has_its_own_panel_and_each_job_its_line() -> None:
     assert [list(line.x) for line in lines] == [[0, 1]] * 6  # layers in order, those without matrices left out
     assert {tuple(line.y) for line in lines} == {(1, 2), (2, 3)}
     assert [line.showlegend for line in lines] == [True, True] + [False] * 4
+    assert figure.layout.xaxis.range == (-0.5, 2.5)  # no tick beyond the last layer
