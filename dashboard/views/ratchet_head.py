@@ -27,6 +27,13 @@ ROWS = 20
 TOKENS_BEFORE = 12
 TOKENS_AROUND = 4
 METRIC = "gain_lead"
+_NUMBERS = {
+    "Top's weight": "attention weight of the top key",
+    "Runner-up's weight": "attention weight of the runner-up",
+    "Top's gain": "change of the top key's advantage by the step on the value matrix, in units of η‖δ‖²X²",
+    "Runner-up's gain": "the same of the runner-up",
+    "Odds grow": "change of log(top's weight / runner-up's weight) by the step on the scores, in units of η‖δ‖",
+}
 
 
 def one_head(jobs: Sequence[FinishedJob], chosen: tuple[int, int]) -> None:
@@ -65,17 +72,16 @@ def one_head(jobs: Sequence[FinishedJob], chosen: tuple[int, int]) -> None:
 def _rows(jobs: Sequence[FinishedJob], layer: int, head: int) -> None:
     st.markdown("**Queries of this head with their text**")
     orders = list(get_args(Order))
-    left, middle, right = st.columns([4, 3, 3])
-    with left:
-        st.segmented_control(
-            "Order",
-            orders,
-            required=True,
-            label_visibility="collapsed",
-            **url.bind("order", st.query_params.get("order"), orders),
-        )
+    st.segmented_control(
+        "Order",
+        orders,
+        required=True,
+        label_visibility="collapsed",
+        **url.bind("order", st.query_params.get("order"), orders),
+    )
     order: Order = st.session_state["order_choice"] or orders[0]
-    with middle:
+    left, right = st.columns(2)
+    with left:
         tops = ["any top key", "not the first position"]
         st.segmented_control(
             "Top key",
@@ -105,9 +111,9 @@ def _rows(jobs: Sequence[FinishedJob], layer: int, head: int) -> None:
         st.caption("No measured query of this head is like that.")
         return
     table = row_table(rows)
-    weights = {
-        name: st.column_config.NumberColumn(width=80, format="%.3g")
-        for name in ("Weight", "Runner-up's", "Gain", "Its gain", "Odds grow")
+    numbers = {
+        name: st.column_config.NumberColumn(width=130 if name.startswith("Runner-up") else 90, format="%.3g", help=told)
+        for name, told in _NUMBERS.items()
     }
     st.dataframe(
         table,
@@ -115,20 +121,22 @@ def _rows(jobs: Sequence[FinishedJob], layer: int, head: int) -> None:
         key="head_rows",
         height=rows_height(len(rows), at_most=12),
         column_config={
-            "Sequence": st.column_config.NumberColumn(width=75),
-            "Query": st.column_config.NumberColumn(width=65, help="position in the sequence; it sees keys 0 to query"),
+            "Sequence": st.column_config.NumberColumn(width=70),
+            "Query": st.column_config.NumberColumn(width=60, help="position in the sequence; it sees keys 0 to query"),
             "Text before": st.column_config.TextColumn(width="medium", alignment="right"),
-            "Token": st.column_config.TextColumn(width=90, help="the query's own token"),
+            "Token": st.column_config.TextColumn(width=80, help="the query's own token"),
             "Top key": st.column_config.TextColumn(
-                width=150, help="behind the tokens before it; in brackets: position"
+                width=140, help="behind the tokens before it; in brackets: position"
             ),
-            "Runner-up": st.column_config.TextColumn(width=120),
-            **weights,
+            "Runner-up": st.column_config.TextColumn(width=105, help="the key of the second largest weight"),
+            **numbers,
         },
     )
     st.caption(
-        "Gain: change of the key's advantage by the step on the value matrix, in units of η‖δ‖²X². Odds grow: change "
-        "of log(a_top / a_runner-up) by the step on the scores, in units of η‖δ‖; negative where they shrink."
+        "Weight: of the attention. Gain: change of the key's advantage by the step on "
+        "the value matrix, in units of η‖δ‖²X²; the lead grows by the gain of the top key less that of the runner-up. "
+        "Odds grow: change of log(top's weight / runner-up's weight) by the step on the scores, in units of η‖δ‖; "
+        "negative where they shrink."
     )
     sql_and_data(KIND, "rows", as_text(queries.rows_sql(order), job=job.job_id, **values, **around), table)
 
@@ -143,10 +151,10 @@ def row_table(rows: Sequence[RatchetRow]) -> pd.DataFrame:
                 "Token": visible(row.token),
                 "Top key": f"{visible(row.top_before)}{visible(row.top_token)} ({row.top_key})",
                 "Runner-up": f"{visible(row.runner_up_token)} ({row.runner_up})",
-                "Weight": (weight := 1 / (1 + math.exp(-min(row.log_odds_rest, 700)))),
-                "Runner-up's": weight * math.exp(-row.log_odds_runner_up),
-                "Gain": row.gain_top,
-                "Its gain": row.gain_runner_up,
+                "Top's weight": (weight := 1 / (1 + math.exp(-min(row.log_odds_rest, 700)))),
+                "Runner-up's weight": weight * math.exp(-row.log_odds_runner_up),
+                "Top's gain": row.gain_top,
+                "Runner-up's gain": row.gain_runner_up,
                 "Odds grow": row.odds_growth_runner_up,
             }
             for row in rows

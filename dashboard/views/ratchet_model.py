@@ -122,7 +122,8 @@ def _undefined(summaries: Sequence[Summary]) -> str:
     undefined = sum(s.n_undefined for s in summaries if s.metric == "lead_grows")
     if not undefined:
         return ""
-    return f" Left out: {count(undefined)} queries that no loss depends on, or with a single key."
+    some = "query" if undefined == 1 else "queries"
+    return f" Left out: {count(undefined)} {some} that no loss depends on, or with a single key."
 
 
 def by_head(jobs: Sequence[FinishedJob], name: str) -> tuple[int, int]:

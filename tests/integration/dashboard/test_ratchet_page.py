@@ -88,7 +88,7 @@ def test_shares_bands_and_rows_of_a_job_are_shown(open_page: Open, jobs: list[in
     # of 24 rows one is undefined; the lead grows in the twelve of layer 1
     assert shown["Lead grows"] == f"{100 * 12 / 23:.1f} %"
     assert shown["Top key is 0"] == f"{100 * 7 / 23:.1f} %"
-    assert "Left out: 1 queries" in texts(app)
+    assert "Left out: 1 query that" in texts(app)
     bands = table(app, "Sources")
     # sequence 1 has twice the sources of sequence 0, and all of them gain
     assert bands["Sources"].tolist() == [30, 30, 30, 30, 0]
@@ -102,6 +102,12 @@ def test_shares_bands_and_rows_of_a_job_are_shown(open_page: Open, jobs: list[in
     assert app.query_params["top"] == "not the first position"
     rows = table(app, "Runner-up")
     assert set(rows["Query"]) == {5, 6}
+
+
+@pytest.mark.parametrize("name", ["gain_top", "gain_lead"])
+def test_gains_of_trained_models_lie_within_the_bins(name: str) -> None:
+    metric = next(metric for metric in KIND.metrics if metric.name == name)
+    assert metric.low < -2.01 < 2.01 < metric.low + metric.width * metric.bins
 
 
 def test_jobs_are_compared_and_another_order_is_kept_in_the_address(open_page: Open, jobs: list[int]) -> None:
