@@ -11,6 +11,7 @@ from dashboard.examples.three_keys import Array, Picture, ThreeKeys, ellipse
 
 KEY_COLOURS = ("#2f9e6e", "#9a5bc4", "#c2426b")
 CORRECTION = "#e0218a"  # what the output should do
+_GAP = "\u00a0" * 2  # between a value and its name
 ELLIPSE_RADIUS = 0.45  # of its longer axis, as drawn
 
 
@@ -28,8 +29,8 @@ def three_keys(example: ThreeKeys, picture: Picture) -> go.Figure:
                     y=[point[1]],
                     mode="markers+text",
                     marker={"size": 10 + 34 * math.sqrt(weight), "color": KEY_COLOURS[index], "symbol": symbol},
-                    text=[f"{'k' if column == 1 else 'v'}<sub>{index + 1}</sub>"],
-                    textposition="bottom center",
+                    text=[f"k<sub>{index + 1}</sub>" if column == 1 else f"{_GAP}v<sub>{index + 1}</sub>{_GAP}"],
+                    textposition=_outwards(point) if column == 1 else _beside(point),
                     name=f"key {index + 1}",
                     hovertemplate=f"attention {weight:.4g}<br>advantage {advantage:.4g}<extra>key {index + 1}</extra>",
                     showlegend=False,
@@ -83,24 +84,38 @@ def _output_plane(figure: go.Figure, example: ThreeKeys, picture: Picture) -> No
         row=1,
         col=2,
     )
-    for point, colour, symbol, name in (
-        (picture.output, ADVANTAGE, "circle", "y"),
-        (example.target, CORRECTION, "star", "target"),
+    for point, colour, symbol, size, name, place in (
+        (picture.output, ADVANTAGE, "circle", 12, "y", "bottom right"),
+        (example.target, CORRECTION, "circle-open", 22, "target", "middle right"),  # a value may lie within
     ):
         figure.add_trace(
             go.Scatter(
                 x=[point[0]],
                 y=[point[1]],
                 mode="markers+text",
-                marker={"size": 12, "color": colour, "symbol": symbol},
+                marker={"size": size, "color": colour, "symbol": symbol, "line": {"width": 2, "color": colour}},
                 text=[name],
-                textposition="middle right",
+                textposition=place,
                 hovertemplate="(%{x:.4g}, %{y:.4g})<extra>" + name + "</extra>",
             ),
             row=1,
             col=2,
         )
-    _arrow(figure, 2, picture.output, picture.output - picture.delta, CORRECTION, text="−δ")
+    # it ends at the ring around the target
+    _arrow(figure, 2, picture.output, picture.output - picture.delta, CORRECTION, text="−δ", middle=True, standoff=11)
+
+
+def _outwards(point: Array) -> str:
+    """Where a key's name stands: on the side away from the origin, from which the arrows come."""
+    x, y = point
+    if abs(y) >= abs(x):
+        return "top center" if y > 0 else "bottom center"
+    return "middle right" if x > 0 else "middle left"
+
+
+def _beside(point: Array) -> str:
+    """Where a value's name stands: left or right of it; the target's and the arrow's stand right of theirs."""
+    return "middle right" if point[0] > 0 else "middle left"
 
 
 def magnification(length: float) -> float:
@@ -109,8 +124,18 @@ def magnification(length: float) -> float:
 
 
 def _arrow(
-    figure: go.Figure, column: int, start: Array, end: Array, colour: str, *, width: float = 3, text: str = ""
+    figure: go.Figure,
+    column: int,
+    start: Array,
+    end: Array,
+    colour: str,
+    *,
+    width: float = 3,
+    text: str = "",
+    middle: bool = False,
+    standoff: float = 0,
 ) -> None:
+    """Its name stands beside its tip, or beside its middle; it ends ``standoff`` pixels before ``end``."""
     if np.allclose(start, end):
         return
     axis = "" if column == 1 else "2"
@@ -127,17 +152,21 @@ def _arrow(
         arrowwidth=width,
         arrowhead=2,
         showarrow=True,
+        standoff=standoff,
         text="",
     )
     if text:
+        place = (start + end) / 2 if middle else end
+        right = end[0] >= start[0]
         figure.add_annotation(
-            x=end[0],
-            y=end[1],
+            x=place[0],
+            y=place[1],
             xref=f"x{axis}",
             yref=f"y{axis}",
             text=text,
             showarrow=False,
-            yshift=14 if end[1] >= start[1] else -14,
+            xanchor="left" if right else "right",
+            xshift=8 if right else -8,
             font={"color": colour},
         )
 

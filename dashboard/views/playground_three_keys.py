@@ -30,10 +30,10 @@ def three_keys_example() -> None:
             alt="Keys with the query update, and values with output, target and the Jacobian's ellipse.",
         )
         st.caption(
-            "Size: attention weight. Left: each key's share of the query update (thin) and the update itself, enlarged "
-            "by the factor that stands at it. Right: the ellipse is where query moves of one length take the output, "
-            "in units of the largest singular value; dotted: the weakest direction. An output correction −δ along a "
-            "flat side of the ellipse hardly moves the query."
+            "Size of keys and values: attention weight. Left: each key's share of the query update (thin) and the "
+            "update itself, enlarged by the factor that stands at it. Right: the ellipse is where query moves of one "
+            "length take the output, in units of the largest singular value; dotted: the weakest direction. An output "
+            "correction −δ along a flat side of the ellipse hardly moves the query."
         )
         table = _table(example, found)
         st.dataframe(table, hide_index=True, key="three_keys_table")
@@ -47,9 +47,10 @@ def _deadlock() -> ThreeKeys:
     advantage = slider("M: advantage of key 3", "advantage", 0.1, 10.0, 1.0, 0.1)
     epsilon = 10.0**log10_epsilon
     st.markdown(
-        f"ε = **{epsilon:.3g}**. The query moves by exactly εM/√d = **{epsilon * advantage / np.sqrt(D):.3g}** "
-        f"along key 3, however large M is for its weight; a key with all the attention would give M/√d = "
-        f"{advantage / np.sqrt(D):.3g}."
+        f"Key 3 is the one that would help (advantage M), but it has only ε = **{epsilon:.3g}** of the attention. A "
+        f"key moves the query by attention × advantage: by εM/√d = **{epsilon * advantage / np.sqrt(D):.3g}** towards "
+        f"key 3, where its advantage alone would give M/√d = {advantage / np.sqrt(D):.3g}. With a tenth of the "
+        "attention it must be ten times as useful to have the same effect. The pulls of keys 1 and 2 cancel."
     )
     return deadlock(epsilon, advantage)
 

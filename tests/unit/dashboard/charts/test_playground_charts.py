@@ -25,6 +25,17 @@ def test_arrows_end_where_the_update_and_the_correction_do() -> None:
     assert np.ptp(ellipse.y) == pytest.approx(2 * ELLIPSE_RADIUS * 0.05, rel=1e-2)
 
 
+def test_names_keep_clear_of_each_other_where_a_value_lies_on_the_target() -> None:
+    example = deadlock(0.01, 1.0)
+    figure = three_keys(example, picture(example))
+    places = {trace.text[0].strip(): trace.textposition for trace in figure.data if trace.text}
+    assert places["k<sub>3</sub>"] == "top center"  # the update's name stands below it
+    assert (places["v<sub>3</sub>"], places["target"]) == ("middle left", "middle right")
+    named = {note.text: note for note in figure.layout.annotations if not note.showarrow}
+    assert named["−δ"].y == pytest.approx(example.target[1] / 2, abs=0.01)  # beside the middle of the arrow
+    assert named["query update × 100"].xanchor == "left"
+
+
 @pytest.mark.parametrize(("length", "factor"), [(3.0, 1), (0.1, 1), (0.02, 10), (4e-5, 1e4), (0.0, 1)])
 def test_small_arrows_are_enlarged_by_a_power_of_ten(length: float, factor: float) -> None:
     assert magnification(length) == factor
