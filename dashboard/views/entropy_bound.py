@@ -19,9 +19,9 @@ def page() -> None:
     st.title("Entropy bound")
     st.markdown(
         "How far a row's scores spread says how concentrated its attention can be: their centred norm **σ** bounds the "
-        "row's entropy from below, and the bound falls as σ exp(−σ) (Theorem 3.1 of Zhai et al. 2023, on *entropy "
-        "collapse*). Sparse rows are no collapse by themselves: rows that look at different keys keep the pattern's "
-        "rank, rows that all look at the same keys lose it."
+        "row's entropy from below, and for n keys the bound falls as n σ exp(−σ) (Theorem 3.1 of Zhai et al. 2023, "
+        "on *entropy collapse*). Sparse rows are no collapse by themselves: rows that look at different keys keep the "
+        "pattern's rank, rows that all look at the same keys lose it."
     )
     jobs = chosen_jobs(KIND)
     if not jobs:

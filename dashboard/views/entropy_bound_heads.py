@@ -10,7 +10,7 @@ from dashboard import url
 from dashboard.charts.head_map import Cell, HeadMap, head_map
 from dashboard.connection import reading
 from dashboard.downloads import CHART_CONFIG, sql_and_data
-from dashboard.formats import count
+from dashboard.formats import NOTHING, count
 from dashboard.head_choice import chosen_head, head_pickers, when_clicked, write_head
 from dashboard.job_names import titles
 from dashboard.queries import entropy_bound as queries
@@ -19,8 +19,28 @@ from dashboard.queries.jobs import FinishedJob
 from dashboard.queries.text import as_text
 from dashboard.tables import rows_height
 from dashboard.views.entropy_bound_metrics import CORNERS, KIND, METRICS, Plane
+from services.contracts.probes.entropy_bound import TABLE
 
 SEQUENCES = 100
+_BY_SEQUENCE = {  # columns of the table by sequence, with headings short enough for all to be seen
+    "input_norm": "‖X Xᵀ‖",
+    "sigma_product": "σ at most",
+    "sigma_mean": "σ",
+    "sigma_max": "largest σ",
+    "entropy_mean": "entropy",
+    "entropy_min": "least",
+    "log10_bound": "lg bound",
+    "log10_product_bound": "lg of that",
+    "gap_mean": "gap",
+    "gap_min": "least gap",
+    "tightness": "tightness",
+    "top_1": "top 1",
+    "top_8": "top 8",
+    "top_5_percent": "top 5 %",
+    "stable_rank": "st. rank",
+    "effective_rank": "eff. rank",
+}
+_COMMENTS = {column.name: column.comment for column in TABLE.columns}
 _EVERY = "any"
 _SIDES = ["at least", "at most"]
 _MOST = 1e9
@@ -58,7 +78,7 @@ def head_table(jobs: Sequence[FinishedJob], rows: Sequence[HeadBound], metric_na
     st.caption(f"{count(len(kept))} of {count(len(rows))} heads. Click a column to sort, a row to see that head below.")
     if not kept:
         return
-    frame = pd.DataFrame([{"pattern": _kind(row, plane), **asdict(row)} for row in kept])
+    frame = pd.DataFrame([{"pattern": plane.in_words(row), **asdict(row)} for row in kept])
 
     def choose() -> None:
         selected = st.session_state["head_table"]["selection"]["rows"]
@@ -72,18 +92,19 @@ def head_table(jobs: Sequence[FinishedJob], rows: Sequence[HeadBound], metric_na
         height=rows_height(len(frame), at_most=10),
         on_select=choose,
         selection_mode="single-row",
+        placeholder=NOTHING,
         column_order=[*(["job_id"] if len(jobs) > 1 else []), "layer", "head", "pattern", *METRICS],
         column_config={
             "job_id": st.column_config.NumberColumn("Job", format="%d", width=60),
             "layer": st.column_config.NumberColumn("Layer", width=60),
             "head": st.column_config.NumberColumn("Head", width=60),
-            "pattern": st.column_config.TextColumn("Pattern", width=170),
+            "pattern": st.column_config.TextColumn("Pattern", width=165),
         }
         | {
             name: st.column_config.NumberColumn(
-                f"log10 of {metric.label}" if metric.is_log10 else metric.label,
+                ("log10 " if metric.is_log10 else "") + metric.label.removesuffix(" (nats)"),
                 format="%.3g" if metric.logarithmic else "%.3f",
-                help=metric.meaning,
+                help=metric.meaning + (", in nats" if metric.label.endswith("(nats)") else ""),
             )
             for name, metric in METRICS.items()
         },
@@ -118,18 +139,13 @@ def _filtered(rows: Sequence[HeadBound], plane: Plane) -> list[HeadBound]:
     kept = [
         row
         for row in rows
-        if (not chosen or row.layer in chosen) and (pattern == _EVERY or _kind(row, plane) == pattern)
+        if (not chosen or row.layer in chosen) and (pattern == _EVERY or plane.in_words(row) == pattern)
     ]
     if off:
         return kept
     at_least = st.session_state["side_choice"] == _SIDES[0]
     known = [(row, getattr(row, name)) for row in kept if getattr(row, name) is not None]
     return [row for row, value in known if (value >= limit if at_least else value <= limit)]
-
-
-def _kind(row: HeadBound, plane: Plane) -> str:
-    kind = plane.kind(row)
-    return CORNERS[kind] if kind else ""
 
 
 def _value(row: HeadBound, metric_name: str) -> float:
@@ -149,22 +165,27 @@ def one_head(jobs: Sequence[FinishedJob], chosen: tuple[int, int]) -> None:
         st.info("None of the chosen jobs has a head there.", icon=":material/search_off:")
         return
     frame = pd.DataFrame(found)
-    shown = [name for name in frame.columns if name not in ("layer", "head", "scaling", "biased", "obstacles")]
-    if len(jobs) == 1:
-        shown.remove("job_id")
+    defined = [name for name in _BY_SEQUENCE if not frame[name].isna().all()]
     st.dataframe(
         frame,
         hide_index=True,
         key="head_sequences",
         height=rows_height(len(frame)),
-        column_order=shown,
+        placeholder=NOTHING,
+        column_order=[*(["job_id"] if len(jobs) > 1 else []), "sequence", *defined],
         column_config={
-            name: st.column_config.NumberColumn(name.replace("_", " "), format="%.4g")
-            for name in shown
-            if name not in ("job_id", "sequence", "rank_rows")
+            "job_id": st.column_config.NumberColumn("Job", format="%d", width=45),
+            "sequence": st.column_config.NumberColumn("Seq.", format="%d", width=45, help="sequence, 0-based"),
+        }
+        | {
+            name: st.column_config.NumberColumn(_BY_SEQUENCE[name], width=70, format="%.3g", help=_COMMENTS[name])
+            for name in defined
         },
     )
-    st.caption(f"One row per sequence, the first {SEQUENCES} at most.")
+    st.caption(
+        f"One row per sequence, the first {SEQUENCES} at most. The CSV has every column of `entropy_bound`; those with "
+        "no defined value here are left out above, and so is what is the same for every sequence."
+    )
     sql_and_data(
         KIND, "sequences", as_text(queries.SEQUENCES, jobs=ids, layer=layer, head=head, limit=SEQUENCES), frame
     )

@@ -89,13 +89,25 @@ class Plane:
     low_rank_below: float  # of the rows that the rank could reach
 
     def kind(self, row: HeadBound) -> Corner | None:
+        """None where it cannot be told: nothing measured, or too few rows."""
         mass, rank = getattr(row, self.sparsity), getattr(row, self.rank)
-        if mass is None or rank is None or not row.rank_rows:
+        if mass is None or rank is None or not row.rank_rows or self.too_few(row):
             return None
         low = rank <= self.low_rank_below * row.rank_rows
         return ("right" if mass >= self.sparse_above else "left", "low" if low else "high")
 
+    def too_few(self, row: HeadBound) -> bool:
+        """Whether no pattern of so few rows can be of low rank: every rank is 1 at least."""
+        return bool(row.rank_rows) and self.low_rank_below * row.rank_rows <= 1
 
+    def in_words(self, row: HeadBound) -> str:
+        kind = self.kind(row)
+        if kind:
+            return CORNERS[kind]
+        return f"{CANNOT_BE_TOLD}: {row.rank_rows} rows" if self.too_few(row) else ""
+
+
+CANNOT_BE_TOLD = "cannot be told"
 CORNERS: dict[Corner, str] = {
     ("right", "high"): "sparse, not low rank",
     ("right", "low"): "sparse and low rank",

@@ -10,11 +10,11 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from dashboard import url
-from dashboard.charts.head_scatter import Axis, HeadPoint, ScatterPanel, head_scatter
+from dashboard.charts.head_scatter import Axis, Corner, HeadPoint, ScatterPanel, head_scatter
 from dashboard.charts.sigma_factors import PANELS, sigma_factors
 from dashboard.connection import reading
 from dashboard.downloads import CHART_CONFIG, sql_and_data
-from dashboard.formats import count, power_of_ten
+from dashboard.formats import NOTHING, count, power_of_ten
 from dashboard.head_choice import when_clicked
 from dashboard.job_names import differences, titles
 from dashboard.queries import entropy_bound as queries
@@ -24,6 +24,7 @@ from dashboard.queries.jobs import FinishedJob
 from dashboard.queries.text import as_text
 from dashboard.tables import rows_height
 from dashboard.views.entropy_bound_metrics import (
+    CANNOT_BE_TOLD,
     CORNERS,
     KIND,
     METRICS,
@@ -51,7 +52,10 @@ def key_figures(jobs: Sequence[FinishedJob], rows: Sequence[HeadBound], plane: P
                 "Median entropy (nats)": decimals(_median(mine, "entropy_nats")),
                 "Median tightness": decimals(_median(mine, "tightness")),
                 "Least gap (nats)": _least_gap(mine),
-                **{name.capitalize(): count(kinds[corner]) for corner, name in CORNERS.items()},
+                **{
+                    name.capitalize(): count(kinds[corner] if kinds.total() > kinds[None] else None)
+                    for corner, name in CORNERS.items()
+                },
             }
         )
     frame = pd.DataFrame(lines)
@@ -68,7 +72,23 @@ def key_figures(jobs: Sequence[FinishedJob], rows: Sequence[HeadBound], plane: P
     st.caption(
         "**Tightness**: the σ that a row's entropy needs over the σ it has; 1 at the bound. **Least gap**: entropy "
         "less bound, of the row where it is least. The last four columns count heads by the plane below."
+        + _too_few(jobs, rows, plane)
     )
+
+
+def _too_few(jobs: Sequence[FinishedJob], rows: Sequence[HeadBound], plane: Plane) -> str:
+    """Which jobs measured too few rows for the threshold of low rank."""
+    parts = []
+    for job in jobs:
+        numbers = {row.rank_rows for row in _of(job, rows) if row.rank_rows and plane.too_few(row)}
+        if numbers:
+            least = max(numbers)
+            parts.append(
+                f" Job {job.job_id}: what is of low rank {CANNOT_BE_TOLD}. Ranks were taken of {least} "
+                f"{'row' if least == 1 else 'rows'}, and no rank is below 1 of them, {1 / least:.3g} of the rows; the "
+                f"threshold is {plane.low_rank_below:.3g}. Raise it, or measure more `queries`."
+            )
+    return "".join(parts)
 
 
 def against_bound(jobs: Sequence[FinishedJob], rows: Sequence[HeadBound]) -> None:
@@ -152,7 +172,9 @@ def plane(jobs: Sequence[FinishedJob], rows: Sequence[HeadBound], shown: Plane) 
     for job in jobs:
         mine = _of(job, rows)
         kinds = Counter(shown.kind(row) for row in mine)
-        corners = {corner: f"{name}: {kinds[corner]}" for corner, name in CORNERS.items()}
+        corners: dict[Corner, str] = {corner: f"{name}: {kinds[corner]}" for corner, name in CORNERS.items()}
+        if mine and all(shown.too_few(row) for row in mine):
+            corners = {("left", "low"): f"low rank {CANNOT_BE_TOLD}: {mine[0].rank_rows} rows"}
         panels.append(ScatterPanel(names[job.job_id], [_plane_point(row, shown) for row in mine], corners))
     figure = head_scatter(
         panels,
@@ -168,11 +190,15 @@ def plane(jobs: Sequence[FinishedJob], rows: Sequence[HeadBound], shown: Plane) 
         selection_mode="points",
         alt="Scatter of heads: rank of the pattern over the weight of the largest entries.",
     )
+    if too_few := _too_few(jobs, rows, shown):
+        st.warning(too_few.strip(), icon=":material/warning:")
     st.caption(
         "**Sparse, not low rank** (upper right): each query looks at a few keys of its own, as in a previous-token "
-        "head; networks in this state have been seen to train well. **Sparse and low rank** (lower right): all queries "
-        "look at the same few keys, as at a sink, and the head gives them nearly the same output. Entropy does not "
-        "tell the two apart. Ranks are shares of the rows they are taken of; compare jobs of like queries and lengths."
+        "head. **Sparse and low rank** (lower right): all queries look at the same few keys, as at a sink, and the "
+        "head gives them nearly the same output. Entropy does not tell the two apart. Qi et al. 2025 (*Taming "
+        "Transformer without Using Learning Rate Warmup*) report that training goes on in the first state and crashes "
+        "in the second, against the criterion of Zhai et al. 2023; it is one group's observation. Ranks are shares of "
+        "the rows they are taken of; compare jobs of like queries and lengths."
     )
     _heads_below(jobs, rows, "plane", figure)
 
@@ -180,11 +206,11 @@ def plane(jobs: Sequence[FinishedJob], rows: Sequence[HeadBound], shown: Plane) 
 def _plane_point(row: HeadBound, shown: Plane) -> HeadPoint:
     mass, rank = getattr(row, shown.sparsity), getattr(row, shown.rank)
     part = None if rank is None or not row.rank_rows else rank / row.rank_rows
-    kind = shown.kind(row)
+    kind = shown.in_words(row)
     words = [
         f"{METRICS[shown.sparsity].label} {decimals(mass)}",
         f"{METRICS[shown.rank].label} {decimals(rank)} of {row.rank_rows}",
-        *([CORNERS[kind]] if kind else []),
+        *([kind] if kind else []),
     ]
     return HeadPoint(row.job_id, row.layer, row.head, mass, log10(part), "<br>".join(words))
 
@@ -202,9 +228,10 @@ def factors(jobs: Sequence[FinishedJob]) -> None:
         alt="Spectral norm of weights, of inputs, and measured norm of scores by layer.",
     )
     st.caption(
-        "Where nothing comes in between, σ is at most scaling × weights × inputs. Remedies (normalized queries and "
-        "keys, weights divided by their spectral norm) act on the weights, and nobody tracks the input term: here are "
-        "both, and the σ that scores really have. Lines: median over heads and sequences; bands: from least to largest."
+        "Where nothing comes in between, σ is at most scaling × weights × inputs (Zhai et al. 2023). The remedies of "
+        "that account, normalized queries and keys or weights divided by their spectral norm, say nothing of what "
+        "controls the input term: here are both factors, and the σ that scores really have. Lines: median over heads "
+        "and sequences; bands: from least to largest."
     )
     sql_and_data(
         KIND,
@@ -231,4 +258,4 @@ def _median(rows: Sequence[HeadBound], name: str) -> float | None:
 
 def _least_gap(rows: Sequence[HeadBound]) -> str:
     known = [row.gap_min_nats for row in rows if row.gap_min_nats is not None]
-    return f"{min(known):.2g}" if known else "–"
+    return f"{min(known):.2g}" if known else NOTHING

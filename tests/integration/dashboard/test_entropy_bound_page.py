@@ -79,6 +79,19 @@ def test_heads_are_counted_by_the_kind_of_their_pattern(
     assert (app.query_params["lowrank"], app.query_params["sparse"]) == ("0.8", "0.1")
 
 
+def test_too_few_rows_for_the_threshold_are_said_and_no_head_is_counted(
+    module_database: MigratedDatabase, jobs: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = opened(module_database, monkeypatch, jobs=str(jobs[0]), lowrank=str(1 / bound_rows.ROWS))
+    line = app.dataframe[0].value.iloc[0]
+    assert {line[name] for name in ("Sparse and low rank", "Spread and low rank", "Sparse, not low rank")} == {"–"}
+    assert f"Ranks were taken of {bound_rows.ROWS} rows" in app.warning[0].value
+    assert set(app.dataframe[1].value["pattern"]) == {f"cannot be told: {bound_rows.ROWS} rows"}
+    app.number_input(key="lowrank_choice").set_value(0.1).run()
+    assert not app.warning
+    assert app.dataframe[0].value.iloc[0]["Sparse and low rank"] == "2"
+
+
 def test_jobs_are_compared_and_the_product_is_offered_where_it_bounds(
     module_database: MigratedDatabase, jobs: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,3 +123,7 @@ def test_a_head_is_shown_by_sequence(
     found = bound_rows.columns(1, seed=0)
     mine = (found["layer"] == 2) & (found["head"] == 1)
     np.testing.assert_allclose(shown["sigma_mean"], found["sigma_mean"][mine])
+    proto = app.dataframe[2].proto
+    assert "sigma_product" not in proto.column_order  # undefined in every row
+    assert {"sigma_mean", "effective_rank"} <= set(proto.column_order)
+    assert proto.placeholder == "–"
