@@ -20,6 +20,7 @@ from services.contracts.settings import Settings
 from services.contracts.suites import MOST_JOBS, SuiteCreate, SuiteItem, merged
 from services.presets import preset_named
 from services.sources import ResolvedModel
+from services.sources.series import is_series
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,12 @@ async def submit(
     for source in planned.models:
         models |= found[source]
     resolved = {each: model for series in found.values() for each, model in series.items()}
-    news = [
+    every = (
         new_job(made, of_job, dataset, token_id=token_id, settings=settings)
         for item in planned.probes
         for made, of_job in _jobs_of(body, planned, item, models, resolved)
-    ]
+    )
+    news = list({new.reuse_key: new for new in every}.values())  # one model under two names is one job
     if len(news) > MOST_JOBS:
         raise KeyholeError(
             ErrorCode.INVALID_REQUEST,
@@ -120,11 +122,18 @@ def _compared(item: SuiteItem, sources: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _named(body: SuiteCreate, planned: Plan, item: SuiteItem) -> list[str]:
-    """Models that the probe itself names."""
-    own = [item.model] if item.model else []
-    if _compared(item, planned.models) is not None:
-        return own
-    return own + _body(body, planned, item, planned.models[0]).parameters.other_models()
+    """Models that the probe itself names; raises KeyholeError (invalid_source) for a series among them."""
+    named = [item.model] if item.model else []
+    if _compared(item, planned.models) is None:
+        named += _body(body, planned, item, planned.models[0]).parameters.other_models()
+    for source in named:
+        if is_series(source):
+            raise KeyholeError(
+                ErrorCode.INVALID_SOURCE,
+                f"{source!r} names a series of models where {item.kind} takes one.",
+                "Give the series as the suite's model, or name one model of it.",
+            )
+    return named
 
 
 def _jobs_of(

@@ -22,7 +22,8 @@ class SuiteItem(BaseModel):
 
     kind: Annotated[str, Field(description="kind of job")]
     model: Annotated[
-        str | None, Field(max_length=4096, description="a model of its own, whatever the suite's models are")
+        str | None,
+        Field(min_length=1, max_length=4096, description="a model of its own, whatever the suite's models are"),
     ] = None
     parameters: Annotated[
         dict[str, Any], Field(description="parameters of the kind; the others have their defaults")
@@ -63,8 +64,8 @@ class SuiteCreate(BaseModel):
     def _something_to_do(self) -> Self:
         if (self.preset is None) == (not self.probes):
             raise ValueError(
-                "give either a preset or a list of probes (--preset or --probe); `keyhole presets`, or GET /v1/presets, "
-                "lists the presets"
+                "give either a preset or a list of probes (--preset or --probe); `keyhole presets`, or "
+                "GET /v1/presets, lists the presets"
             )
         return self
 

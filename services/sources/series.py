@@ -56,7 +56,7 @@ def models_of(source: str, settings: Settings) -> list[str]:
 
 def numbered(name: str) -> list[tuple[int, str]]:
     """A sorting key by which step9 comes before step10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name) if part]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]
 
 
 def _models_in(folder: Path) -> list[Path]:

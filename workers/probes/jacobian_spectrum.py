@@ -34,6 +34,8 @@ from workers.probes.passes import PassProbe
 # Measured: up to 5e-13 on the test families, 5e-14 on SmolLM2-135M (median 5e-16).
 JACOBIAN_TOLERANCE = 1e-12
 SATURATED = 1e-3
+# Below this share of c · max‖k‖ · max‖v‖ a Jacobian is rounding error: equal values, or one key with all of the weight.
+VOID = 1e-14
 # σ_r/σ_max where the rank of a short row is used up; it is set to 0 afterwards. Rounding of the squared matrix leaves
 # √(float64 ε · width) = 2e-7 at most; measured: up to 3e-8.
 BEYOND_RANK_TOLERANCE = 1e-6
@@ -163,11 +165,12 @@ def _measure_block(
             "Queries, keys or values overflowed: try dtype float32, and look whether the model's weights are finite.",
         )
     sigma = jacobian.singular_values(found, head.scaling)
+    sigma.masked_fill_(sigma[:, :1] <= VOID * _largest_possible(head), 0)
     rank = jacobian.largest_rank(found, head)
     beyond = torch.arange(sigma.shape[1], device=rank.device) >= rank[:, None]
     checks = _block_checks(head, positions, found, output, checked)
     if bool(beyond[rank > 0].any()):
-        excess = torch.where(beyond, sigma / sigma[:, :1], 0)[rank > 0]
+        excess = torch.where(beyond & (sigma > 0), sigma / sigma[:, :1], 0)[rank > 0]
         checks["max_sigma_beyond_rank"] = float(excess.max())
     spectrum = singular_spectrum.statistics(sigma.masked_fill_(beyond, 0))
     statistics = {
@@ -186,6 +189,11 @@ def _measure_block(
     )
 
 
+def _largest_possible(head: AttentionInputs) -> Tensor:
+    """c · max‖k‖ · max‖v‖, which no Jacobian of the head exceeds by more than a factor of two."""
+    return abs(head.scaling) * head.key.norm(dim=-1).max() * head.value.norm(dim=-1).max()
+
+
 def _block_checks(
     head: AttentionInputs,
     positions: range,
@@ -195,9 +203,8 @@ def _block_checks(
 ) -> dict[str, float]:
     value_norm = head.value.norm(dim=-1).max()
     departure = (found.output - output[list(positions)]).norm(dim=-1).max()
-    checks = {"max_output_error": float(departure / value_norm)}
-    key_norm = head.key.norm(dim=-1).max()
-    floor = SATURATED * abs(head.scaling) * key_norm * value_norm
+    checks = {"max_output_error": float(departure / value_norm if value_norm > 0 else departure)}
+    floor = SATURATED * _largest_possible(head)
     for position in checked:
         exact = jacobian.by_autograd(head, position)
         error = (head.scaling * found.unscaled[positions.index(position)] - exact).norm()

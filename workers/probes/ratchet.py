@@ -159,7 +159,7 @@ def _largest_magnitude(found: advantage.AdvantageRows) -> Float[Tensor, "batch h
 
 
 def value_departure(attention: LayerAttention) -> Float[Tensor, "batch kv_head position"]:
-    """‖x W_V + b − v‖ / ‖v‖ at some positions; raises KeyholeError (model_unsupported) where V does not act on x."""
+    """‖x W_V + b − v‖ by the largest ‖v‖ of the head at some positions; raises KeyholeError (model_unsupported) where V does not act on x."""
     assert attention.hidden is not None
     found = projections(attention.module, attention.query.shape[1], attention.key.shape[1])
     reason = found.reason
@@ -177,7 +177,9 @@ def value_departure(attention: LayerAttention) -> Float[Tensor, "batch kv_head p
     product = rows.at_least_float32(attention.hidden[:, some])[:, None] @ rows.at_least_float32(found.value.weight)
     expected = product if bias is None else product + rows.at_least_float32(bias)[:, None]
     value = rows.at_least_float32(attention.value[:, :, some])
-    return (expected - value).norm(dim=-1) / value.norm(dim=-1)
+    departure = (expected - value).norm(dim=-1)
+    # a padding token may have a value of zero, and a head nothing else
+    return torch.where(departure == 0, 0, departure / value.norm(dim=-1).amax(-1, keepdim=True))
 
 
 def _check(departure: float, tolerance: float, what: str) -> None:

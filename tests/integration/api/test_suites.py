@@ -39,6 +39,15 @@ def test_jobs_that_stand_become_part_of_the_suite(api, admin):
     assert admin.post("/v1/suites", json=body(api, force=True)).json()["members"][0]["reused"] is False
 
 
+def test_the_same_job_is_part_of_a_suite_once(api, admin):
+    folder, name = api.model.rsplit("/", 1)
+    probe = {"kind": "gradient_scale", "parameters": SMALL}
+    suite = admin.post(
+        "/v1/suites", json=body(api, probes=[probe, probe], models=[api.model, f"{folder}/./{name}"], force=True)
+    ).json()
+    assert suite["jobs_by_state"] == {"queued": 1}
+
+
 def test_cancelling_a_suite_cancels_its_own_jobs(api, admin):
     suite = admin.post("/v1/suites", json=body(api, force=True)).json()
     assert admin.post(f"/v1/suites/{suite['id']}/cancel").json()["jobs_by_state"] == {"cancelled": 2}
@@ -56,6 +65,7 @@ def test_a_folder_of_checkpoints_is_a_series_in_the_order_of_its_numbers(api, ad
     folder = api.model.removeprefix("path:").rsplit("/", 1)[0] + "/run"
     for step in (100, 20, 3):
         write_model_of_step(folder, step)
+    (Path(folder) / "10²").mkdir()  # no model, and a digit that is no decimal
     suite = admin.post("/v1/suites", json=body(api, models=[f"path:{folder}/*"])).json()
     steps = [job["model"].rsplit("-", 1)[1] for job in suite["members"]]
     assert steps == ["3", "20", "100"] * 2
@@ -79,6 +89,14 @@ def write_model_of_step(folder: str, step: int) -> None:
         ({"parameters": {"gradient_scale": 3}}, 422, "gradient_scale.length"),
         ({"parameters": {"length": 4000}}, 422, "128"),
         ({"models": ["path:/etc/*"]}, 422, "KEYHOLE_MODEL_ROOTS"),
+        ({"probes": [{"kind": "gradient_scale", "model": "path:run/*"}]}, 422, "series"),
+        ({"probes": [{"kind": "gradient_scale", "model": ""}]}, 422, "model"),
+        ({"probes": [{"kind": "calibration", "parameters": {"teacher": "path:run/*"}}]}, 422, "series"),
+        (
+            {"probes": [{"kind": "pattern_stability", "parameters": {"checkpoints": [{"model": "hf:a/b@*"}]}}]},
+            422,
+            "checkpoints 0 and 1",
+        ),
     ],
 )
 def test_what_is_wrong_with_one_job_refuses_all(api, admin, changes, status, told):

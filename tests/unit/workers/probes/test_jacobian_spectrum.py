@@ -326,3 +326,18 @@ def test_a_site_that_the_model_lacks_is_named_with_what_it_has() -> None:
 def test_a_site_named_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="layer 1, head 0 more than once"):
         JacobianSpectrumParameters(sites=[Site(layer=1, head=0), Site(layer=1, head=0)])
+
+
+def test_rows_of_equal_values_have_no_jacobian_and_fail_nothing() -> None:
+    """Equal tokens have equal values in the first layer: whatever the query, y is the same."""
+    found = _measure(tiny("llama", dtype=torch.float32), torch.full((1, LENGTH), 7))
+    assert np.isnan(_by_site(found, "effective_rank", 1)[0]).all()
+    assert (_by_site(found, "modes_above_1e_2", 1)[0] == 0).all()
+
+
+def test_a_model_whose_values_are_zero_fails_nothing() -> None:
+    model = tiny("llama", dtype=torch.float32)
+    for layer in model.model.layers:
+        layer.self_attn.v_proj.weight.data.zero_()
+    found = _measure(model, tokens(1, LENGTH))
+    assert np.isnan(_by_site(found, "effective_rank", 1)).all()

@@ -280,3 +280,11 @@ def test_values_that_are_no_matrix_times_x_are_refused() -> None:
         with pytest.raises(KeyholeError, match=reason) as refused:
             _measure(model, tokens(1, LENGTH))
         assert refused.value.code == ErrorCode.MODEL_UNSUPPORTED
+
+
+def test_a_padding_token_without_a_value_fails_nothing() -> None:
+    model = tiny("llama", dtype=torch.float32)
+    model.model.embed_tokens.weight.data[7] = 0
+    ids = tokens(1, LENGTH)
+    ids[0, ::2] = 7
+    assert _measure(model, ids).checks["max_value_residual"] <= 1e-5
