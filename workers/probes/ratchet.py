@@ -159,7 +159,10 @@ def _largest_magnitude(found: advantage.AdvantageRows) -> Float[Tensor, "batch h
 
 
 def value_departure(attention: LayerAttention) -> Float[Tensor, "batch kv_head position"]:
-    """‖x W_V + b − v‖ by the largest ‖v‖ of the head at some positions; raises KeyholeError (model_unsupported) where V does not act on x."""
+    """‖x W_V + b − v‖ by the largest ‖v‖ of the head, at some positions.
+
+    Raises KeyholeError (model_unsupported) where V does not act on x.
+    """
     assert attention.hidden is not None
     found = projections(attention.module, attention.query.shape[1], attention.key.shape[1])
     reason = found.reason
