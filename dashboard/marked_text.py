@@ -26,16 +26,22 @@ def visible(text: str | None, token_id: int | None = None) -> str:
     return "␣" * len(shown) if shown.isspace() else shown
 
 
+def ending(text: str | None, letters: int) -> str:
+    """The last letters of a text on one line: a table's cell that is too narrow would show its beginning."""
+    shown = visible(text)
+    return shown if len(shown) <= letters else f"…{shown[1 - letters :]}"
+
+
 def marked_text(
     tokens: Sequence[tuple[int, str]], marks: Mapping[int, Mark], around: Mapping[int, int] | None = None
 ) -> str:
     """A box with the tokens (position, text) in a row.
 
-    ``around`` leaves out the text that is farther from its positions than so many tokens, and all that is left shows
-    at once; none shows all, in a box that scrolls.
+    ``around`` leaves out the text that is farther from its positions than so many tokens, and what is left shows at
+    once, with line breaks as signs; none shows all, in a box that scrolls.
     """
     shown = [
-        (position, text)
+        (position, text if around is None else text.replace("\n", "⏎ "))
         for position, text in tokens
         if around is None or any(abs(position - centre) <= reach for centre, reach in around.items())
     ]

@@ -12,7 +12,7 @@ from dashboard.connection import reading
 from dashboard.downloads import sql_and_data
 from dashboard.formats import percent
 from dashboard.job_names import titles
-from dashboard.marked_text import visible
+from dashboard.marked_text import ending, visible
 from dashboard.queries import buried_keys as queries
 from dashboard.queries.buried_keys import Filters, KeyRow, Order
 from dashboard.queries.jobs import FinishedJob
@@ -23,6 +23,7 @@ from dashboard.views.buried_keys_model import KIND
 Example = tuple[int, int, int]  # layer, sequence, query
 ROWS = 50
 TOKENS_BEFORE = 10
+_BEFORE_WIDTH, _LETTERS = 150, 19  # pixels of a column with the text before a token, and what fits
 DIRECTIONS = {"more": 1, "less": -1}
 LEAST_RANKS = [1, 10, 30, 100, 300, 1000]
 _ALL = "all"
@@ -133,17 +134,17 @@ def _keys(job: FinishedJob, filters: Filters, order: Order) -> Example | None:
         selection_mode="single-row",
         column_config={
             "Key": st.column_config.TextColumn(width=120, help="the key's token"),
-            "Before the key": st.column_config.TextColumn(width=170, alignment="right"),
+            "Before the key": st.column_config.TextColumn(width=_BEFORE_WIDTH, alignment="right"),
             "Query": st.column_config.TextColumn(width=120, help="the query's own token"),
-            "Before the query": st.column_config.TextColumn(width=170, alignment="right"),
+            "Before the query": st.column_config.TextColumn(width=_BEFORE_WIDTH, alignment="right"),
             "Ranks": st.column_config.TextColumn(
-                width=125,
+                width=140,
                 help="attention rank of the key in the agreeing heads: smallest, median and largest",
             ),
             "Heads": st.column_config.NumberColumn(help="heads that agree", width=65),
             "Score": st.column_config.NumberColumn(format="%.1f", width=60),
             "Weight": st.column_config.NumberColumn(
-                format="%.2g", width=75, help="largest attention weight in the agreeing heads"
+                format="%.2g", width=95, help="largest attention weight in the agreeing heads"
             ),
             "For": st.column_config.TextColumn(width=55, help="more or less attention"),
         }
@@ -171,9 +172,9 @@ def _key_line(row: KeyRow) -> dict[str, object]:
             f"{rank:,.10g}"
             for rank in (row.attention_rank_smallest, row.attention_rank_median, row.attention_rank_largest)
         ),
-        "Before the key": visible(row.key_context),
+        "Before the key": ending(row.key_context, _LETTERS),
         "Key": visible(row.key_token),
-        "Before the query": visible(row.query_context),
+        "Before the query": ending(row.query_context, _LETTERS),
         "Query": visible(row.query_token),
         "Weight": row.largest_weight,
         "Key at": row.key,

@@ -13,7 +13,7 @@ from dashboard.connection import reading
 from dashboard.downloads import CHART_CONFIG, sql_and_data
 from dashboard.formats import NOTHING
 from dashboard.job_names import titles
-from dashboard.marked_text import Mark, legend, marked_text, visible
+from dashboard.marked_text import Mark, ending, legend, marked_text, visible
 from dashboard.queries import calibration as queries
 from dashboard.queries import summaries as summary_queries
 from dashboard.queries.calibration import Order, Sweep
@@ -24,6 +24,7 @@ from dashboard.views.calibration_model import KIND
 
 ROWS = 50
 TOKENS_BEFORE = 6
+_TEXT_WIDTH, _LETTERS = 150, 19  # pixels of a column with text, and what fits
 TOKENS_BEFORE_ANCHOR = 40  # of the whole text
 NEAR = 30  # tokens of text shown on both sides of the query and the anchors
 ALL, ANY_R = "all", 1e30
@@ -110,11 +111,13 @@ def _table(found: Sequence[Sweep], several: bool) -> None:
         selection_mode="single-row",
         column_config={
             "Query": st.column_config.TextColumn(
-                width=165, alignment="right", help="text that ends with the query's token"
+                width=_TEXT_WIDTH, alignment="right", help="text that ends with the query's token"
             ),
-            "Next": st.column_config.TextColumn(width=100, help="the token observed behind the query"),
-            "First anchor": st.column_config.TextColumn(width=145, alignment="right", help="its score gets +c"),
-            "Second anchor": st.column_config.TextColumn(width=145, alignment="right", help="its score gets −c"),
+            "Next": st.column_config.TextColumn(width=115, help="the token observed behind the query"),
+            "First anchor": st.column_config.TextColumn(width=_TEXT_WIDTH, alignment="right", help="its score gets +c"),
+            "Second anchor": st.column_config.TextColumn(
+                width=_TEXT_WIDTH, alignment="right", help="its score gets −c"
+            ),
             "r": st.column_config.NumberColumn(format="%.3f", width=60),
             "Δ hard (nat)": st.column_config.NumberColumn(
                 format="%.3f", width=90, help="largest minus smallest loss of the observed token along the sweep"
@@ -140,10 +143,10 @@ def _table(found: Sequence[Sweep], several: bool) -> None:
 
 def _line(sweep: Sweep) -> dict[str, object]:
     return {
-        "Query": one_line(sweep.query_text),
+        "Query": ending(sweep.query_text, _LETTERS) or NOTHING,
         "Next": visible(sweep.next_token),
-        "First anchor": one_line(sweep.first_text),
-        "Second anchor": one_line(sweep.second_text),
+        "First anchor": ending(sweep.first_text, _LETTERS) or NOTHING,
+        "Second anchor": ending(sweep.second_text, _LETTERS) or NOTHING,
         "r": sweep.r,
         "Δ hard (nat)": sweep.hard_change_nats,
         "Δ soft (nat)": sweep.soft_change_nats,
@@ -154,10 +157,6 @@ def _line(sweep: Sweep) -> dict[str, object]:
         "At": sweep.query,
         "Named": not sweep.chosen,
     }
-
-
-def one_line(text: str | None) -> str:
-    return NOTHING if text is None else text.replace("\n", "⏎").replace("\t", "⇥")
 
 
 def _weight(weight: float | None) -> str:

@@ -2,7 +2,7 @@
 
 import re
 
-from dashboard.marked_text import Mark, legend, marked_text, visible
+from dashboard.marked_text import Mark, ending, legend, marked_text, visible
 
 
 def test_text_and_what_a_mark_tells_are_escaped() -> None:
@@ -34,6 +34,17 @@ def test_text_far_from_the_chosen_places_is_left_out() -> None:
     shown = re.sub(r"<[^>]+>", "", marked_text(tokens, {}, {3: 1, 18: 2}))
     assert shown == " […] t2.t3.t4. […] t16.t17.t18.t19."
     assert "[…]" not in marked_text(tokens, {})
+
+
+def test_of_a_long_text_the_ending_is_told() -> None:
+    assert ending("a text\nbefore the key", 9) == "… the key"
+    assert (ending(" short", 9), ending(None, 9)) == (" short", "")
+
+
+def test_line_breaks_are_signs_in_an_excerpt_and_breaks_in_the_whole_text() -> None:
+    tokens = [(0, "a.\n"), (1, "\n"), (2, "b")]
+    assert ">a.\n\nb<" in marked_text(tokens, {})
+    assert ">a.⏎ ⏎ b<" in marked_text(tokens, {}, {1: 1})
 
 
 def test_only_a_whole_text_scrolls_so_that_marks_of_an_excerpt_are_in_view() -> None:
