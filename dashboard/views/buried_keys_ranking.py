@@ -23,7 +23,7 @@ from dashboard.views.buried_keys_model import KIND
 Example = tuple[int, int, int]  # layer, sequence, query
 ROWS = 50
 TOKENS_BEFORE = 10
-_BEFORE_WIDTH, _LETTERS = 150, 19  # pixels of a column with the text before a token, and what fits
+_BEFORE_WIDTH, _LETTERS = 150, 17  # pixels of a column with the text before a token, and what fits
 DIRECTIONS = {"more": 1, "less": -1}
 LEAST_RANKS = [1, 10, 30, 100, 300, 1000]
 _ALL = "all"

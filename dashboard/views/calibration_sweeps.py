@@ -24,7 +24,7 @@ from dashboard.views.calibration_model import KIND
 
 ROWS = 50
 TOKENS_BEFORE = 6
-_TEXT_WIDTH, _LETTERS = 150, 19  # pixels of a column with text, and what fits
+_TEXT_WIDTH, _LETTERS = 150, 17  # pixels of a column with text, and what fits
 TOKENS_BEFORE_ANCHOR = 40  # of the whole text
 NEAR = 30  # tokens of text shown on both sides of the query and the anchors
 ALL, ANY_R = "all", 1e30
