@@ -6,10 +6,12 @@ The address carries what is shown: jobs, metric, thresholds, layer, head, filter
 import streamlit as st
 
 from dashboard import url
+from dashboard.connection import reading
 from dashboard.job_choice import chosen_jobs
 from dashboard.problems import guarded
+from dashboard.queries import attention_profile as queries
 from dashboard.views.attention_profile_head import one_head
-from dashboard.views.attention_profile_heads import by_head, head_table
+from dashboard.views.attention_profile_heads import by_head, head_table, metrics_shown
 from dashboard.views.attention_profile_metrics import KIND, METRICS
 from dashboard.views.attention_profile_model import distribution, table_5
 
@@ -30,17 +32,19 @@ def page() -> None:
         return
     table_5(jobs)
     st.divider()
-    metric = _metric()
+    with reading() as conn:
+        heads = queries.heads(conn, [job.job_id for job in jobs])
+    names = metrics_shown(heads)
+    metric = _metric(names)
     distribution(jobs, metric)
-    chosen = by_head(jobs, metric)
-    head_table(jobs, metric)
+    chosen = by_head(jobs, heads, metric)
+    head_table(jobs, heads, names, metric)
     st.divider()
     one_head(jobs, metric, chosen)
 
 
-def _metric() -> str:
+def _metric(options: list[str]) -> str:
     st.subheader("By layer and head")
-    options = list(METRICS)
     st.pills(
         "Metric",
         options,

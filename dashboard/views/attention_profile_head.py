@@ -81,7 +81,7 @@ def _statistics(jobs: Sequence[FinishedJob], found: Sequence[Summary]) -> pd.Dat
     for job in jobs:
         mine = {summary.metric: summary for summary in found if summary.job_id == job.job_id}
         for name, metric in METRICS.items():
-            if (s := mine.get(name)) is not None:
+            if (s := mine.get(name)) is not None and (name != "no_key_mass" or s.maximum):
                 rows.append(
                     ({"Job": job.job_id} if len(jobs) > 1 else {})
                     | {
@@ -135,16 +135,16 @@ def _rows(jobs: Sequence[FinishedJob], layer: int, head: int) -> None:
         key="head_rows",
         height=rows_height(len(rows), at_most=12),
         column_config={
-            "Sequence": st.column_config.NumberColumn(width=75),
+            "Sequence": st.column_config.NumberColumn(width=82),
             "Query": st.column_config.NumberColumn(width=65, help="position in the sequence; it sees keys 0 to query"),
-            "Text before": st.column_config.TextColumn(width=330, alignment="right"),
-            "Token": st.column_config.TextColumn(width=110, help="the query's own token"),
+            "Text before": st.column_config.TextColumn(width=290, alignment="right"),
+            "Token": st.column_config.TextColumn(width=100, help="the query's own token"),
             "Entropy": st.column_config.NumberColumn(format="%.2f", width=70, help="nats"),
             "Weight": st.column_config.NumberColumn(format="%.3f", width=70, help="on the key beside it"),
             "Back": st.column_config.NumberColumn(width=60, help="tokens from the query back to that key; 0 is itself"),
             "Key": st.column_config.NumberColumn(width=60, help="position of the key with the largest weight"),
             "Key's text": st.column_config.TextColumn(
-                width=330, help="the key's token between ⟦ ⟧, with the text around it"
+                width=460, help="the key's token between ⟦ ⟧, with the text around it"
             ),
         },
     )

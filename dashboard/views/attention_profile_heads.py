@@ -8,7 +8,6 @@ import streamlit as st
 
 from dashboard import url
 from dashboard.charts.head_map import Cell, HeadMap, head_map
-from dashboard.connection import reading
 from dashboard.downloads import CHART_CONFIG, sql_and_data
 from dashboard.formats import count
 from dashboard.head_choice import chosen_head, when_clicked, write_head
@@ -24,10 +23,14 @@ SIDES = ["at least", "at most"]
 EVERY = "every"  # no filter
 
 
-def by_head(jobs: Sequence[FinishedJob], metric_name: str) -> tuple[int, int]:
+def metrics_shown(rows: Sequence[HeadProfile]) -> list[str]:
+    """All metrics, but that of learned sinks only where some head has one."""
+    return [name for name in METRICS if name != "no_key_mass" or any(row.no_key_mass for row in rows)]
+
+
+def by_head(jobs: Sequence[FinishedJob], rows: Sequence[HeadProfile], metric_name: str) -> tuple[int, int]:
     """A map per job, and of two jobs their difference; returns the chosen (layer, head)."""
     metric, ids, names = METRICS[metric_name], [job.job_id for job in jobs], titles(jobs)
-    rows = _profiles(ids)
     maps = [HeadMap(names[job], _cells([row for row in rows if row.job_id == job], metric_name)) for job in ids]
     chosen = chosen_head([cell for each in maps for cell in each.cells])
     figure = head_map(maps, metric.statistic(), selected=chosen)
@@ -100,11 +103,12 @@ def _minus(value: float | None, other: float | None) -> float | None:
     return None if value is None or other is None else value - other
 
 
-def head_table(jobs: Sequence[FinishedJob], metric_name: str) -> None:
-    """All heads with all metrics, those with the largest value of the shown metric first; a row can be chosen."""
+def head_table(
+    jobs: Sequence[FinishedJob], rows: Sequence[HeadProfile], metric_names: Sequence[str], metric_name: str
+) -> None:
+    """All heads with these metrics, those with the largest value of the shown one first; a row can be chosen."""
     st.markdown("**Heads**")
-    rows = _profiles([job.job_id for job in jobs])
-    kept = _filtered(rows)
+    kept = _filtered(rows, metric_names)
     kept.sort(key=lambda row: (-_value(row, metric_name), row.job_id, row.layer, row.head))
     st.caption(f"{count(len(kept))} of {count(len(rows))} heads. Click a column to sort, a row to see that head below.")
     if not kept:
@@ -125,7 +129,7 @@ def head_table(jobs: Sequence[FinishedJob], metric_name: str) -> None:
         height=rows_height(len(frame), at_most=10),
         on_select=choose,
         selection_mode="single-row",
-        column_order=[*frame.columns[: frame.columns.get_loc("head") + 1], *METRICS],
+        column_order=[*frame.columns[: frame.columns.get_loc("head") + 1], *metric_names],
         column_config={
             "job_id": st.column_config.NumberColumn("Job", format="%d", width=60),
             "layer": st.column_config.NumberColumn("Layer", width=60),
@@ -139,10 +143,10 @@ def head_table(jobs: Sequence[FinishedJob], metric_name: str) -> None:
     sql_and_data(KIND, "head-table", as_text(queries.HEADS, jobs=[job.job_id for job in jobs]), frame)
 
 
-def _filtered(rows: Sequence[HeadProfile]) -> list[HeadProfile]:
+def _filtered(rows: Sequence[HeadProfile], metric_names: Sequence[str]) -> list[HeadProfile]:
     """Rows that the filter above the table keeps; it is off until a metric is chosen."""
     left, middle, right, far = st.columns([2, 1, 1, 2])
-    options = [EVERY, *METRICS]
+    options = [EVERY, *metric_names]
     with left:
         st.selectbox(
             "Show heads with",
@@ -182,8 +186,3 @@ def _value(row: HeadProfile, metric_name: str) -> float:
 
 def _cells(rows: Sequence[HeadProfile], metric_name: str) -> list[Cell]:
     return [Cell(row.job_id, row.layer, row.head, getattr(row, metric_name)) for row in rows]
-
-
-def _profiles(jobs: list[int]) -> list[HeadProfile]:
-    with reading() as conn:
-        return queries.heads(conn, jobs)

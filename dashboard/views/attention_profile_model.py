@@ -10,8 +10,8 @@ from dashboard import url
 from dashboard.charts.metric_histograms import metric_histograms
 from dashboard.connection import reading
 from dashboard.downloads import CHART_CONFIG, sql_and_data
-from dashboard.formats import NOTHING, count
-from dashboard.job_names import titles
+from dashboard.formats import NOTHING, count, percent
+from dashboard.job_names import differences, titles
 from dashboard.queries import attention_profile as queries
 from dashboard.queries import summaries as summary_queries
 from dashboard.queries.attention_profile import Table5
@@ -19,6 +19,7 @@ from dashboard.queries.jobs import FinishedJob
 from dashboard.queries.text import as_text
 from dashboard.tables import rows_height
 from dashboard.views.attention_profile_metrics import KIND, METRICS, decimals
+from services.contracts.probes.common import QueryRange
 
 # Table 5 of "Stuck in a Loop" (https://hyperstition.cc/stuck-in-a-loop): 12 layers of 6 heads, 124M parameters, FineWeb
 ARTICLE_LOCAL, ARTICLE_ENTROPY_NATS = 0.7, 4.5
@@ -27,6 +28,14 @@ ARTICLE = {
     "Article: NATQ": Table5(0, 72, 4.69, 0.149, 0.209, 1, 48),
 }
 MOST_NATS = 12.0
+STATISTICS = (
+    "Mean entropy (nats)",
+    "Mean top-key attention",
+    "Mean within eight tokens",
+    "Local heads",
+    "Spread-out heads",
+    "Keys in a row",
+)
 
 
 def thresholds(jobs: Sequence[FinishedJob]) -> tuple[float, float]:
@@ -38,7 +47,7 @@ def thresholds(jobs: Sequence[FinishedJob]) -> tuple[float, float]:
 
 
 def table_5(jobs: Sequence[FinishedJob]) -> None:
-    """Table 5 with a column per job beside those of the article; the thresholds can be moved."""
+    """Table 5 with a row per job above those of the article; the thresholds can be moved."""
     st.subheader("Table 5")
     local, entropy = thresholds(jobs)
     left, right, _ = st.columns([1, 1, 2])
@@ -61,30 +70,26 @@ def table_5(jobs: Sequence[FinishedJob]) -> None:
     ids = [job.job_id for job in jobs]
     with reading() as conn:
         found = {row.job_id: row for row in queries.table_5(conn, ids, local=local, entropy=entropy)}
-    names = titles(jobs)
-    columns: dict[str, Sequence[str]] = {names[job]: _column(found[job], True, True) for job in ids if job in found}
-    same = (local == ARTICLE_LOCAL, entropy == ARTICLE_ENTROPY_NATS)
-    columns |= {name: _column(table, *same) for name, table in ARTICLE.items()}
-    statistics = [
-        "Mean attention entropy (nats)",
-        "Mean top-key attention",
-        "Mean attention within eight tokens",
-        f"Heads with local attention mass above {local:g}",
-        f"Heads with entropy above {entropy:g} nats",
-        "Heads",
-    ]
+    frame = _table_5_frame(jobs, found, local, entropy)
+    helps = {
+        "Local heads": f"heads with a mean mass within eight tokens above {local:g}",
+        "Spread-out heads": f"heads with a mean entropy above {entropy:g} nats",
+        "Keys in a row": "that the first and the last measured query see",
+    }
     st.dataframe(
-        pd.DataFrame({"Statistic": statistics} | columns),
+        frame,
         hide_index=True,
         key="table_5",
-        height=rows_height(len(statistics)),
-        column_config={"Statistic": st.column_config.TextColumn(width=300)}
-        | {name: st.column_config.TextColumn(alignment="right") for name in columns},
+        height=rows_height(len(frame), at_most=len(frame)),
+        column_config={"Job": st.column_config.TextColumn(width=130, pinned=True)}
+        | {name: st.column_config.TextColumn(alignment="right", help=helps.get(name)) for name in STATISTICS},
     )
     st.caption(
-        "A head counts by its mean over queries. The article's columns are for 12 layers of 6 heads trained on "
-        "FineWeb; its counts stand at its own thresholds only, 0.7 and 4.5 nats. NATQ spreads attention: more entropy, "
-        "less on the top key and on the nearest tokens."
+        "Means over heads; a head counts by its mean over queries. **Entropy grows with the row:** n keys allow up to "
+        "log n nats, and a query sees the keys up to its own, fewer under a sliding window. Compare entropies, and the "
+        "heads above a threshold, where the rows have the same keys; the article does not tell the lengths of its own. "
+        "Its model has 12 layers of 6 heads, trained on FineWeb, and its counts stand at its own thresholds only, 0.7 "
+        "and 4.5 nats. NATQ spreads attention: more entropy, less on the top key and on the nearest tokens."
     )
     sql_and_data(
         KIND,
@@ -96,16 +101,37 @@ def table_5(jobs: Sequence[FinishedJob]) -> None:
     )
 
 
-def _column(table: Table5, local: bool, spread_out: bool) -> list[str]:
-    """One column as text; a count is left out where its threshold is not the column's own."""
+def _table_5_frame(
+    jobs: Sequence[FinishedJob], found: Mapping[int, Table5], local: float, entropy: float
+) -> pd.DataFrame:
+    """A row for each job, with what not all jobs have in common, and one for each column of the article's table."""
+    there = [job for job in jobs if job.job_id in found]
+    rows = [[f"Job {job.job_id}", *_statistics(found[job.job_id], True, True), keys_in_a_row(job)] for job in there]
+    same = (local == ARTICLE_LOCAL, entropy == ARTICLE_ENTROPY_NATS)
+    rows += [[name, *_statistics(table, *same), NOTHING] for name, table in ARTICLE.items()]
+    frame = pd.DataFrame(rows, columns=["Job", *STATISTICS])
+    return pd.concat([frame, pd.DataFrame(differences(there))], axis="columns").fillna(NOTHING)
+
+
+def _statistics(table: Table5, local: bool, spread_out: bool) -> list[str]:
+    """One row as text; a count is left out where its threshold is not the row's own."""
     return [
         decimals(table.mean_entropy_nats, 2),
         decimals(table.mean_top_weight),
         decimals(table.mean_local_mass),
-        count(table.heads_local) if local else NOTHING,
-        count(table.heads_spread_out) if spread_out else NOTHING,
-        count(table.heads),
+        _of_heads(table.heads_local, table.heads) if local else NOTHING,
+        _of_heads(table.heads_spread_out, table.heads) if spread_out else NOTHING,
     ]
+
+
+def _of_heads(number: int, heads: int) -> str:
+    return f"{count(number)} of {count(heads)} ({percent(number / heads)})"
+
+
+def keys_in_a_row(job: FinishedJob) -> str:
+    """How many keys the first and the last measured query see without a sliding window."""
+    positions = QueryRange(**job.parameters["queries"]).positions(job.parameters["length"])
+    return f"{count(positions[0] + 1)} to {count(positions[-1] + 1)}"
 
 
 def distribution(jobs: Sequence[FinishedJob], metric_name: str) -> None:

@@ -101,18 +101,23 @@ def test_the_page_shows_table_5_beside_the_article_and_moves_its_thresholds(
 ) -> None:
     app = opened(module_database, monkeypatch, jobs=str(jobs[0]), layer="1", head="1", metric="entropy_nats")
     table = app.dataframe[0].value
-    assert table["Article: control"].tolist() == ["3.75", "0.238", "0.383", "8", "7", "72"]
+    assert table["Job"].tolist() == [f"Job {jobs[0]}", "Article: control", "Article: NATQ"]
+    article = ["3.75", "0.238", "0.383", "8 of 72 (11.1 %)", "7 of 72 (9.7 %)", "–"]
+    assert table.iloc[1].tolist() == ["Article: control", *article]
     mean = profile_rows.head_means(profile_rows.columns(0), "entropy_nats")
-    assert table.iloc[0, 1] == f"{mean.mean():.2f}"
-    assert (table.iloc[4, 1], table.iloc[4, 0]) == (str((mean > 4.5).sum()), "Heads with entropy above 4.5 nats")
+    above = {limit: (mean > limit).sum() for limit in (4.5, 2.25)}
+    assert above[2.25] != above[4.5]
+    assert table.loc[0, "Mean entropy (nats)"] == f"{mean.mean():.2f}"
+    assert table.loc[0, "Spread-out heads"] == f"{above[4.5]} of 6 ({100 * above[4.5] / 6:.1f} %)"
+    assert table.loc[0, "Keys in a row"] == "33 to 1,021"  # queries 32, 36, … 1020
     assert len(app.get("plotly_chart")) == 3
     assert "Layer 1, head 1" in [heading.value for heading in app.subheader]
     rows = app.dataframe[3].value
     assert rows["Entropy"].is_monotonic_increasing and rows["Key's text"].str.contains(r"⟦ w\d\.\d+⟧").all()
     app.number_input(key="entropy_choice").set_value(2.25).run()
     table = app.dataframe[0].value
-    assert table.iloc[4, 1] == str((mean > 2.25).sum()) != str((mean > 4.5).sum())
-    assert table["Article: NATQ"].tolist()[3:] == ["1", "–", "72"]
+    assert table.loc[0, "Spread-out heads"] == f"{above[2.25]} of 6 ({100 * above[2.25] / 6:.1f} %)"
+    assert table.loc[2, ["Local heads", "Spread-out heads"]].tolist() == ["1 of 72 (1.4 %)", "–"]
     assert app.query_params["entropy"] == "2.25"
 
 
@@ -138,6 +143,9 @@ def test_two_jobs_have_a_map_of_their_difference(
 ) -> None:
     app = opened(module_database, monkeypatch, jobs=f"{jobs[0]},{jobs[1]}", metric="sink_mass")
     assert len(app.get("plotly_chart")) == 4
+    table = app.dataframe[0].value
+    assert table["Job"].tolist()[:2] == [f"Job {job}" for job in jobs]
+    assert table["Label"].tolist() == ["one", "two", "–", "–"]  # what differs stands beside the statistics, not above
     assert f"Difference: job {jobs[1]} minus job {jobs[0]}" in texts(app)
     one, two = (profile_rows.head_means(profile_rows.columns(seed), "sink_mass") for seed in (0, 1))
     statement = next(code.value for code in app.code if "AS difference" in code.value)
@@ -164,3 +172,21 @@ def test_the_address_names_jobs_as_job_or_jobs_or_both(
     assert "Without results of this kind, and left out: job 999" in texts(
         opened(module_database, monkeypatch, job="999", jobs=str(first))
     )
+
+
+def test_learned_sinks_are_shown_only_where_some_head_has_one(
+    owner: psycopg.Connection,
+    module_database: MigratedDatabase,
+    jobs: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = opened(module_database, monkeypatch, jobs=str(jobs[0]), metric="no_key_mass")
+    assert "learned sink" in app.dataframe[2].value["Metric"].tolist()
+    assert "weight that a learned sink takes" in texts(app)
+    without = profile_rows.columns(2)
+    without[TABLE.name]["no_key_mass"][:] = 0
+    job = profile_rows.insert(owner, without)
+    app = opened(module_database, monkeypatch, jobs=str(job), metric="no_key_mass", where="no_key_mass")
+    assert "learned sink" not in app.dataframe[2].value["Metric"].tolist()
+    assert "weight that a learned sink takes" not in texts(app)  # the first metric is shown instead
+    assert "6 of 6 heads" in texts(app)
