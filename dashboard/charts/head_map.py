@@ -1,6 +1,7 @@
 """Layer by head heat maps of one statistic, one panel per job, all on one colour scale; cells can be clicked."""
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ from dashboard.charts.look import (
     title_pixels,
 )
 from dashboard.formats import percent, power_of_ten, tick
+
+_LETTER = 7.5  # pixels of one in the title of the colour bar, on average
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def head_map(maps: Sequence[HeadMap], statistic: Statistic, selected: tuple[int,
         vertical_spacing=between / area if len(maps) > 1 else 0,
         subplot_titles=titles or None,
     )
-    colour_axis = _colour_axis([cell.value for each in maps for cell in each.cells], statistic)
+    colour_axis = _colour_axis([cell.value for each in maps for cell in each.cells], statistic, area)
     for row, (each, head_count) in enumerate(zip(maps, heads, strict=True), start=1):
         layer_count = 1 + max((cell.layer for cell in each.cells), default=0)
         values: list[list[float | None]] = [[None] * layer_count for _ in range(head_count)]
@@ -137,16 +140,18 @@ def _targets(cells: Sequence[Cell], statistic: Statistic) -> go.Scatter:
     )
 
 
-def _colour_axis(values: Sequence[float | None], statistic: Statistic) -> dict[str, Any]:
+def _colour_axis(values: Sequence[float | None], statistic: Statistic, pixels: int) -> dict[str, Any]:
+    """The colour bar is ``pixels`` high, and so are the lines of its title, which stands upright beside it."""
     known = finite(values) or [0.0, 1.0]
     low, high = min(known), max(known)
     if statistic.centre is not None:
         reach = max(high - statistic.centre, statistic.centre - low, 0.1)
         low, high = statistic.centre - reach, statistic.centre + reach
     elif high - low < 0.1:
-        high = low + 0.1
+        low = min(low, 0.9) if statistic.tick_format.endswith("%") and not statistic.logarithmic else low
+        high = low + 0.1  # of shares no more than 1
     bar: dict[str, Any] = {
-        "title": {"text": statistic.label, "side": "right"},
+        "title": {"text": "<br>".join(textwrap.wrap(statistic.label, int(pixels / _LETTER))), "side": "right"},
         "thickness": 12,
         "len": 1.0,
         "outlinewidth": 0,

@@ -62,7 +62,7 @@ def layers(panels: Sequence[LayerPanel]) -> go.Figure:
     figure.update_yaxes(title_text="largest / median", col=1)
     layer_count = 1 + max((s.layer or 0 for panel in panels for s in panel.summaries), default=0)
     step = integer_step(layer_count, 32 // columns)
-    figure.update_xaxes(showgrid=False, zeroline=False, tick0=0, dtick=step)
+    figure.update_xaxes(showgrid=False, zeroline=False, tick0=0, dtick=step, range=[-0.5, layer_count - 0.5])
     for column in range(1, columns + 1):
         figure.update_xaxes(title_text="layer", row=rows, col=column)
     margin = {"l": 10, "r": 10, "t": top, "b": BELOW}

@@ -30,7 +30,7 @@ MAPS = {
     statistic.name: statistic
     for statistic in (
         Statistic(
-            "effective_rank", "median effective rank", ATTENTION_SCALE, number, logarithmic=False, tick_format=".3g"
+            "effective_rank", "median effective rank", ATTENTION_SCALE, number, logarithmic=False, tick_format=".3~g"
         ),
         Statistic(
             "participation_ratio",
@@ -38,7 +38,7 @@ MAPS = {
             ATTENTION_SCALE,
             number,
             logarithmic=False,
-            tick_format=".3g",
+            tick_format=".3~g",
         ),
         Statistic("share_below_10", "share with effective rank below 10", ADVANTAGE_SCALE, percent, logarithmic=False),
         Statistic("top_attention", "median top attention", ADVANTAGE_SCALE, percent, logarithmic=False),

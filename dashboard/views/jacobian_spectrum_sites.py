@@ -76,7 +76,8 @@ def figure_3(jobs: Sequence[FinishedJob], heads: Sequence[HeadSpectrum], sites: 
         "**What to look at:** how far to the left the ranks lie, and how steeply the spectrum falls. Of as many "
         "directions as a head has, credit passes through few. **Right:** the line is the mean over all queries of all "
         "sequences; the band reaches from the 5 % to the 95 % quantile over the queries of a sequence, averaged over "
-        "sequences. Rows with J = 0 (one key) are left out."
+        "sequences. Rows with J = 0 (one key) are left out. Mode r = 1 is the largest singular value; the column "
+        "`mode` of the SQL and the CSV counts from 0."
     )
     sql_and_data(
         KIND,
@@ -105,7 +106,7 @@ def table_2(jobs: Sequence[FinishedJob], heads: Sequence[HeadSpectrum], sites: S
         hide_index=True,
         key="table_2",
         height=rows_height(len(STATISTICS), at_most=len(STATISTICS)),
-        column_config={"Statistic": st.column_config.TextColumn(width=300, pinned=True)}
+        column_config={"Statistic": st.column_config.TextColumn(width=350, pinned=True)}
         | {name: st.column_config.TextColumn(alignment="right") for name in columns},
     )
     st.caption(

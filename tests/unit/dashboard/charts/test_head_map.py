@@ -5,7 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from dashboard.charts.head_map import STATISTICS, Cell, HeadMap, head_map
+from dashboard.charts.head_map import STATISTICS, Cell, HeadMap, Statistic, head_map
+from dashboard.charts.look import ATTENTION_SCALE
+from dashboard.formats import percent
 
 
 def cells(job_id: int, layers: int, heads: int, offset: float = 0.0) -> list[Cell]:
@@ -59,6 +61,16 @@ def test_the_selected_head_is_framed_where_it_exists() -> None:
     assert [(shape.x0, shape.y0) for shape in figure.layout.shapes] == [(2.5, 2.5)]
 
 
+@pytest.mark.parametrize("heads", [1, 9, 32])
+def test_the_title_of_the_colour_bar_fits_beside_it(heads: int) -> None:
+    label = "share with effective rank below 10"
+    figure = head_map([HeadMap("job", cells(1, 3, heads))], Statistic("share", label, ATTENTION_SCALE, percent))
+    layout = figure.layout
+    lines = layout.coloraxis.colorbar.title.text.split("<br>")
+    assert " ".join(lines) == label
+    assert 7.3 * max(map(len, lines)) <= layout.height - layout.margin.t - layout.margin.b  # a letter is 7.3 pixels
+
+
 @pytest.mark.parametrize("heads", [[2, 2], [1, 9], [3] * 6, [32, 32]])
 def test_titles_stand_clear_of_the_tick_labels_above_them(heads: list[int]) -> None:
     maps = [HeadMap(f"job {number}", cells(number, 3, count)) for number, count in enumerate(heads)]
@@ -67,3 +79,9 @@ def test_titles_stand_clear_of_the_tick_labels_above_them(heads: list[int]) -> N
     domains = [layout["yaxis" if row == 0 else f"yaxis{row + 1}"].domain for row in range(len(heads))]
     for above, below in pairwise(domains):
         assert (above[0] - below[1]) * pixels >= 24 + 18 + 10  # tick labels, one line of title, air
+
+
+def test_the_scale_of_shares_ends_at_one() -> None:
+    share = Statistic("share", "share", ATTENTION_SCALE, percent, logarithmic=False)
+    axis = head_map([HeadMap("job", [Cell(1, 0, 0, 1.0), Cell(1, 1, 0, 0.97)])], share).layout.coloraxis
+    assert (axis.cmin, axis.cmax) == pytest.approx((0.9, 1.0))

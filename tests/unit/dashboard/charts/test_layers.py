@@ -28,3 +28,4 @@ def test_layers_are_ticked_at_whole_numbers(count: int) -> None:
     axis = layers([LayerPanel("job", [summary([1.0, 2.0], layer=layer) for layer in range(count)])]).layout.xaxis
     assert axis.tick0 == 0 and isinstance(axis.dtick, int)
     assert -(-count // axis.dtick) <= 32
+    assert axis.range == (-0.5, count - 0.5)  # no tick beyond the last layer
