@@ -145,8 +145,9 @@ def _rows(jobs: Sequence[FinishedJob], layer: int, head: int) -> None:
         },
     )
     values = {"job": job.job_id, "layer": layer, "head": head, "limit": ROWS, "before": TOKENS_BEFORE}
-    with st.popover("SQL", icon=":material/database:", type="tertiary"):
-        st.code(as_text(head_queries.head_rows_sql(order), **values), language="sql")
+    sql_and_data(
+        KIND, "rows", as_text(head_queries.head_rows_sql(order), **values), pd.DataFrame([asdict(row) for row in rows])
+    )
 
 
 def _row_table(rows: Sequence[HeadRow]) -> pd.DataFrame:

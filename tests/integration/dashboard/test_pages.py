@@ -151,6 +151,7 @@ def test_a_result_shows_figures_table_rows_and_sql(open_page: Open, owner: psyco
     assert "Layer 1, head 1" in [heading.value for heading in app.subheader]
     assert len(app.get("plotly_chart")) == 4
     assert any(f"ARRAY[{job_id}]" in code.value for code in app.code)
+    assert len([each for each in app.get("download_button") if each.proto.label == "CSV"]) == 5
     app.selectbox(key="layer_choice").set_value(2).run()
     assert "Layer 2, head 1" in [heading.value for heading in app.subheader]
     assert app.query_params["layer"] == "2"
