@@ -96,15 +96,17 @@ def head_table(jobs: Sequence[FinishedJob], rows: Sequence[HeadBound], metric_na
         column_order=[*(["job_id"] if len(jobs) > 1 else []), "layer", "head", "pattern", *METRICS],
         column_config={
             "job_id": st.column_config.NumberColumn("Job", format="%d", width=60),
-            "layer": st.column_config.NumberColumn("Layer", width=60),
-            "head": st.column_config.NumberColumn("Head", width=60),
-            "pattern": st.column_config.TextColumn("Pattern", width=165),
+            "layer": st.column_config.NumberColumn("Layer", width=55),
+            "head": st.column_config.NumberColumn("Head", width=55),
+            "pattern": st.column_config.TextColumn("Pattern", width=155),
         }
         | {
             name: st.column_config.NumberColumn(
-                ("log10 " if metric.is_log10 else "") + metric.label.removesuffix(" (nats)"),
+                ("lg " if metric.is_log10 else "") + _heading(metric.label),
                 format="%.3g" if metric.logarithmic else "%.3f",
-                help=metric.meaning + (", in nats" if metric.label.endswith("(nats)") else ""),
+                help=("log10 of the " if metric.is_log10 else "")
+                + metric.meaning
+                + (", in nats" if metric.label.endswith("(nats)") else ""),
             )
             for name, metric in METRICS.items()
         },
@@ -146,6 +148,11 @@ def _filtered(rows: Sequence[HeadBound], plane: Plane) -> list[HeadBound]:
     at_least = st.session_state["side_choice"] == _SIDES[0]
     known = [(row, getattr(row, name)) for row in kept if getattr(row, name) is not None]
     return [row for row, value in known if (value >= limit if at_least else value <= limit)]
+
+
+def _heading(label: str) -> str:
+    """Short, so that all columns are in view."""
+    return label.removesuffix(" (nats)").replace("effective", "eff.")
 
 
 def _value(row: HeadBound, metric_name: str) -> float:

@@ -104,7 +104,7 @@ class Plane:
         kind = self.kind(row)
         if kind:
             return CORNERS[kind]
-        return f"{CANNOT_BE_TOLD}: {row.rank_rows} rows" if self.too_few(row) else ""
+        return CANNOT_BE_TOLD if self.too_few(row) else ""
 
 
 CANNOT_BE_TOLD = "cannot be told"

@@ -72,7 +72,7 @@ def key_figures(jobs: Sequence[FinishedJob], rows: Sequence[HeadBound], plane: P
     st.caption(
         "**Tightness**: the σ that a row's entropy needs over the σ it has; 1 at the bound. **Least gap**: entropy "
         "less bound, of the row where it is least. The last four columns count heads by the plane below."
-        + _too_few(jobs, rows, plane)
+        + (f" –: low rank {CANNOT_BE_TOLD}, see there." if _too_few(jobs, rows, plane) else "")
     )
 
 
@@ -82,13 +82,13 @@ def _too_few(jobs: Sequence[FinishedJob], rows: Sequence[HeadBound], plane: Plan
     for job in jobs:
         numbers = {row.rank_rows for row in _of(job, rows) if row.rank_rows and plane.too_few(row)}
         if numbers:
-            least = max(numbers)
+            most = max(numbers)
             parts.append(
-                f" Job {job.job_id}: what is of low rank {CANNOT_BE_TOLD}. Ranks were taken of {least} "
-                f"{'row' if least == 1 else 'rows'}, and no rank is below 1 of them, {1 / least:.3g} of the rows; the "
-                f"threshold is {plane.low_rank_below:.3g}. Raise it, or measure more `queries`."
+                f"Job {job.job_id}: low rank {CANNOT_BE_TOLD}. Its patterns have {most} "
+                f"{'row' if most == 1 else 'rows'}, and the least rank there is, 1, is {1 / most:.3g} of them; low "
+                f"rank would be up to {plane.low_rank_below:.3g}. Raise that threshold, or measure more `queries`."
             )
-    return "".join(parts)
+    return " ".join(parts)
 
 
 def against_bound(jobs: Sequence[FinishedJob], rows: Sequence[HeadBound]) -> None:
@@ -166,7 +166,11 @@ def plane(jobs: Sequence[FinishedJob], rows: Sequence[HeadBound], shown: Plane) 
         (columns[3], "Low rank up to", "lowrank", shown.low_rank_below),
     ):
         with column:
-            st.number_input(title, min_value=0.0, max_value=1.0, step=0.05, **url.bind_number(name, value))
+            st.number_input(
+                title, min_value=0.0, max_value=1.0, step=0.05, format="%.3g", **url.bind_number(name, value)
+            )
+    if too_few := _too_few(jobs, rows, shown):
+        st.warning(too_few, icon=":material/warning:")
     names = titles(jobs)
     panels = []
     for job in jobs:
@@ -190,8 +194,6 @@ def plane(jobs: Sequence[FinishedJob], rows: Sequence[HeadBound], shown: Plane) 
         selection_mode="points",
         alt="Scatter of heads: rank of the pattern over the weight of the largest entries.",
     )
-    if too_few := _too_few(jobs, rows, shown):
-        st.warning(too_few.strip(), icon=":material/warning:")
     st.caption(
         "**Sparse, not low rank** (upper right): each query looks at a few keys of its own, as in a previous-token "
         "head. **Sparse and low rank** (lower right): all queries look at the same few keys, as at a sink, and the "

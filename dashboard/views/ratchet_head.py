@@ -112,7 +112,7 @@ def _rows(jobs: Sequence[FinishedJob], layer: int, head: int) -> None:
         return
     table = row_table(rows)
     numbers = {
-        name: st.column_config.NumberColumn(width=130 if name.startswith("Runner-up") else 90, format="%.3g", help=told)
+        name: st.column_config.NumberColumn(width=142 if name.startswith("Runner-up") else 95, format="%.3g", help=told)
         for name, told in _NUMBERS.items()
     }
     st.dataframe(
@@ -121,14 +121,14 @@ def _rows(jobs: Sequence[FinishedJob], layer: int, head: int) -> None:
         key="head_rows",
         height=rows_height(len(rows), at_most=12),
         column_config={
-            "Sequence": st.column_config.NumberColumn(width=70),
+            "Sequence": st.column_config.NumberColumn(width=78),
             "Query": st.column_config.NumberColumn(width=60, help="position in the sequence; it sees keys 0 to query"),
             "Text before": st.column_config.TextColumn(width="medium", alignment="right"),
             "Token": st.column_config.TextColumn(width=80, help="the query's own token"),
             "Top key": st.column_config.TextColumn(
-                width=140, help="behind the tokens before it; in brackets: position"
+                width=120, help="behind the tokens before it; in brackets: position"
             ),
-            "Runner-up": st.column_config.TextColumn(width=105, help="the key of the second largest weight"),
+            "Runner-up": st.column_config.TextColumn(width=95, help="the key of the second largest weight"),
             **numbers,
         },
     )

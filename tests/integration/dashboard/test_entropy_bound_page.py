@@ -85,8 +85,8 @@ def test_too_few_rows_for_the_threshold_are_said_and_no_head_is_counted(
     app = opened(module_database, monkeypatch, jobs=str(jobs[0]), lowrank=str(1 / bound_rows.ROWS))
     line = app.dataframe[0].value.iloc[0]
     assert {line[name] for name in ("Sparse and low rank", "Spread and low rank", "Sparse, not low rank")} == {"–"}
-    assert f"Ranks were taken of {bound_rows.ROWS} rows" in app.warning[0].value
-    assert set(app.dataframe[1].value["pattern"]) == {f"cannot be told: {bound_rows.ROWS} rows"}
+    assert f"Its patterns have {bound_rows.ROWS} rows" in app.warning[0].value
+    assert set(app.dataframe[1].value["pattern"]) == {"cannot be told"}
     app.number_input(key="lowrank_choice").set_value(0.1).run()
     assert not app.warning
     assert app.dataframe[0].value.iloc[0]["Sparse and low rank"] == "2"
