@@ -1,10 +1,16 @@
 """Text of a sequence as HTML with some of its tokens marked. The text is untrusted: every part of it is escaped."""
 
 import html
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-_BOX = "white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.7;font-size:0.9rem"
+from services.contracts import printable
+
+LONGEST = 200  # characters of one token that are shown
+_COMBINING = r"\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"
+_PILED = re.compile(f"([{_COMBINING}]{{4}})[{_COMBINING}]+")  # more marks on a letter than any language has
+_BOX = "overflow:hidden;white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.7;font-size:0.9rem"
 _SCROLLS = "max-height:18rem;overflow:auto"
 _GAP = ' <span style="opacity:0.5">[…]</span> '
 
@@ -22,8 +28,17 @@ def visible(text: str | None, token_id: int | None = None) -> str:
     """A token on one line: line breaks and tabs as signs, a lone space too; its number where it has no text."""
     if text is None:
         return "" if token_id is None else f"#{token_id}"
-    shown = text.replace("\n", "⏎").replace("\t", "⇥")
+    shown = told(text).replace("\n", "⏎").replace("\t", "⇥")
     return "␣" * len(shown) if shown.isspace() else shown
+
+
+def told(text: str) -> str:
+    """A token as it may stand in a text: what a browser would obey is spelled out, marks that pile up and length end.
+
+    Line breaks and tabs stay.
+    """
+    spelled = printable.visible(_PILED.sub(r"\1", text), keep="\n\t\r")
+    return spelled if len(spelled) <= LONGEST else f"{spelled[:LONGEST]}…"
 
 
 def ending(text: str | None, letters: int) -> str:
@@ -62,9 +77,9 @@ def legend(marks: Sequence[Mark]) -> str:
 
 def _token(text: str, mark: Mark | None) -> str:
     if mark is None:
-        return html.escape(text)
+        return html.escape(told(text))
     style = f"border-bottom:2px solid {mark.colour}"
     if mark.filled:
         style = f"background:{mark.colour}44;border:1.5px solid {mark.colour};border-radius:3px;padding:0 1px"
-    shown = html.escape(text if text.strip() else visible(text))
+    shown = html.escape(told(text) if text.strip() else visible(text))
     return f'<span style="{style}" title="{html.escape(mark.told)}">{shown}</span>'

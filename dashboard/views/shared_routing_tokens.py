@@ -13,6 +13,7 @@ from dashboard.charts.extra_loss import extra_loss_histogram, signed
 from dashboard.connection import reading
 from dashboard.downloads import CHART_CONFIG, sql_and_data
 from dashboard.job_names import titles
+from dashboard.marked_text import told
 from dashboard.queries import shared_routing as token_queries
 from dashboard.queries import summaries as summary_queries
 from dashboard.queries.jobs import FinishedJob
@@ -24,7 +25,7 @@ from dashboard.views.shared_routing_model import DECADES, EXTRA, KIND, layer_nam
 TOKENS = 20
 BEFORE, AFTER = 24, 6  # tokens of text around the target
 
-_TABLE = "width:100%;border-collapse:collapse;font-size:0.9rem"
+_TABLE = "overflow:hidden;width:100%;border-collapse:collapse;font-size:0.9rem"
 _CELL = "padding:3px 8px;border-bottom:1px solid #8a919e55;vertical-align:top"
 _NUMBER = f"{_CELL};text-align:right;white-space:nowrap"
 _TEXT = f"{_CELL};overflow-wrap:anywhere"
@@ -148,5 +149,5 @@ def _row(row: Token) -> str:
 
 
 def _visible(text: str | None) -> str:
-    """Escaped, with line breaks as signs."""
-    return html.escape((text or "").replace("\n", "⏎").replace("\t", "⇥"))
+    """Escaped, cut and spelled out where it must be, with line breaks as signs."""
+    return html.escape(told(text or "").replace("\n", "⏎").replace("\t", "⇥"))

@@ -2,7 +2,7 @@
 
 import re
 
-from dashboard.marked_text import Mark, ending, legend, marked_text, visible
+from dashboard.marked_text import LONGEST, Mark, ending, legend, marked_text, visible
 
 
 def test_text_and_what_a_mark_tells_are_escaped() -> None:
@@ -51,3 +51,15 @@ def test_only_a_whole_text_scrolls_so_that_marks_of_an_excerpt_are_in_view() -> 
     tokens = [(position, "word ") for position in range(1000)]
     assert "max-height" in marked_text(tokens, {})
     assert "max-height" not in marked_text(tokens, {}, {3: 5, 990: 5})
+
+
+def test_what_a_browser_would_obey_is_spelled_out() -> None:
+    for text in (marked_text([(0, "a\u202eb"), (1, "\x1b\u2066")], {1: Mark("#112233", "x")}), visible("a\u202eb")):
+        assert "\u202e" not in text
+        assert r"\u202e" in text
+    assert visible("a\nb\tc") == "a⏎b⇥c"
+
+
+def test_a_token_of_thousands_of_letters_or_marks_is_cut() -> None:
+    assert len(visible("x" * 3000)) == LONGEST + 1
+    assert len(visible("e" + "\u0301" * 80)) == 5
