@@ -244,11 +244,19 @@ def connection_name(token: UUID) -> str:
 
 
 def cut_off(conn: Connection, token: UUID) -> None:
-    """End the database sessions of an attempt: a stopped process may hold locks that its successor needs."""
+    """End the database sessions of an attempt: a stopped process may hold locks that its successor needs.
+
+    Those of a rider are its leader's, whose lease is the same.
+    """
+    row = conn.execute(
+        "SELECT leader.token FROM keyhole.attempt JOIN keyhole.attempt AS leader ON leader.id = attempt.leader_id "
+        "WHERE attempt.token = %s",
+        (token,),
+    ).fetchone()
     conn.execute(
         "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
-        "WHERE datname = current_database() AND usename = current_user AND application_name = %s",
-        (connection_name(token),),
+        "WHERE datname = current_database() AND usename = current_user AND application_name = ANY(%s)",
+        ([connection_name(each) for each in (token, *(row or ()))],),
     )
 
 

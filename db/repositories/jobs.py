@@ -355,12 +355,18 @@ def describe(
 
 
 def waiting(conn: Connection, hint_s: float) -> list[tuple[int, str]]:
-    """(id, queue) of jobs with open work that no worker was told of for ``hint_s`` seconds; marks them as told."""
+    """(id, queue) of jobs with open work that no worker was told of for ``hint_s`` seconds; marks them as told.
+
+    A job that is locked just now is left for the next time: its holder may be a stopped process, whose end is what the
+    caller has to see to.
+    """
     return conn.execute(
         """
         UPDATE keyhole.job SET hinted_at = clock_timestamp()
-        WHERE id IN (SELECT id FROM keyhole.open_work)
-          AND coalesce(hinted_at, created_at) < clock_timestamp() - make_interval(secs => %s)
+        WHERE id IN (
+            SELECT id FROM keyhole.job WHERE id IN (SELECT id FROM keyhole.open_work)
+              AND coalesce(hinted_at, created_at) < clock_timestamp() - make_interval(secs => %s)
+            FOR UPDATE SKIP LOCKED)
         RETURNING id, queue
         """,
         (hint_s,),

@@ -103,3 +103,12 @@ def test_an_expired_attempt_that_was_stopped_while_it_held_locks_is_cut_off(
         with pytest.raises(psycopg.OperationalError):
             stopped.execute("SELECT 1")
         stopped.close()
+
+
+def test_hints_do_not_wait_for_a_job_that_somebody_holds(database: MigratedDatabase, new_job: NewJob) -> None:
+    """A child that was stopped in a transaction holds its job's row until the reconciler cuts it off."""
+    held, free = new_job(), new_job()
+    with database.connect() as holder, database.connect() as reconciler, holder.transaction():
+        jobs.lock(holder, held)
+        reconciler.execute("SET statement_timeout = '5s'")
+        assert [job_id for job_id, _ in jobs.waiting(reconciler, hint_s=-1)] == [free]

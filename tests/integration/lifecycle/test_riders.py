@@ -10,6 +10,7 @@ import pytest
 from db.repositories import attempts, jobs, riders, shards
 from db.repositories.attempts import OpenAttempt
 from services.contracts.states import AttemptOutcome, JobState
+from tests.conftest import MigratedDatabase
 from tests.integration.new_jobs import submission
 
 SHARDS = [(0, 1), (1, 1), (2, 1)]
@@ -158,3 +159,16 @@ def test_a_child_goes_on_with_its_suites_jobs_of_the_same_model(conn: psycopg.Co
         assert attempts.next_of_model(conn, "probe", done) == in_suite
         conn.execute("UPDATE keyhole.job SET priority = 1 WHERE id = %s", (other_model,))
         assert attempts.next_of_model(conn, "probe", done) is None, "what is more urgent comes first"
+
+
+def test_cutting_off_a_rider_ends_the_sessions_of_its_leader(
+    database: MigratedDatabase, conn: psycopg.Connection
+) -> None:
+    insert(conn)
+    insert(conn)
+    leader, (rider,) = lead(conn)
+    with database.connect() as child:
+        child.execute("SELECT set_config('application_name', %s, false)", (attempts.connection_name(leader.token),))
+        attempts.cut_off(conn, rider.token)
+        with pytest.raises(psycopg.OperationalError):
+            child.execute("SELECT 1")
