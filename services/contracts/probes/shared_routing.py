@@ -9,7 +9,9 @@ from services.contracts.probes.common import ProbeParameters, QueryRange
 from services.contracts.tables import JOB, LAYER, QUERY, SEQUENCE, Column, ResultTable, SummaryMetric
 
 Routing = Literal["shared_softmax", "sigmoid", "shared_sigmoid"]
-Bias = Literal["row_length", "sequence_length", "fitted"] | Annotated[float, Field(ge=-1000, le=1000, allow_inf_nan=False)]
+Bias = (
+    Literal["row_length", "sequence_length", "fitted"] | Annotated[float, Field(ge=-1000, le=1000, allow_inf_nan=False)]
+)
 
 ALL_AT_ONCE = -1  # stands for the layer where several are changed at once
 
