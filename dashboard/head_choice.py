@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
+import plotly.graph_objects as go
 import streamlit as st
 
 from dashboard import url
 from dashboard.charts.head_map import Cell
 from dashboard.connection import reading
+from dashboard.downloads import CHART_CONFIG
 from dashboard.queries import summaries as summary_queries
 from dashboard.queries.jobs import FinishedJob
 
@@ -21,7 +23,21 @@ def chosen_head(cells: Sequence[Cell]) -> tuple[int, int]:
     return top.layer, top.head
 
 
-def when_clicked(key: str) -> Callable[[], None]:
+def figure_of_heads(figure: go.Figure, key: str, alt: str) -> None:
+    """Show a figure whose points are heads; a click on one chooses it."""
+    st.plotly_chart(
+        figure, key=key, config=CHART_CONFIG, on_select=_when_clicked(key), selection_mode="points", alt=alt
+    )
+
+
+def map_of_heads(figure: go.Figure, label: str) -> None:
+    """Show the page's map of all heads."""
+    figure_of_heads(
+        figure, "head_map", f"Heat map of {label} by layer and head; the same numbers are in the CSV below."
+    )
+
+
+def _when_clicked(key: str) -> Callable[[], None]:
     """What the map with that key does at a selection: the head of the first point becomes the chosen one."""
 
     def write() -> None:

@@ -1,10 +1,12 @@
 """Which finished jobs a result page shows: chosen in a picker, kept in the address."""
 
+from collections.abc import Sequence
+
 import streamlit as st
 
 from dashboard import url
 from dashboard.connection import reading
-from dashboard.job_names import picker_names
+from dashboard.job_names import picker_names, titles
 from dashboard.pages import JOBS
 from dashboard.queries import jobs as job_queries
 from dashboard.queries.jobs import FinishedJob
@@ -60,3 +62,18 @@ def _asked() -> list[int]:
             url.write("jobs", asked)
         url.write("job", None)
     return asked
+
+
+def job_of_rows(jobs: Sequence[FinishedJob], label: str = "Job") -> FinishedJob:
+    """Of which of the shown jobs single rows are shown: chosen in a picker if there are several, ``?rows=``."""
+    if len(jobs) == 1:
+        return jobs[0]
+    ids = [job.job_id for job in jobs]
+    picked = st.selectbox(
+        label,
+        ids,
+        format_func=titles(jobs).__getitem__,
+        label_visibility="collapsed",
+        **url.bind("rows", url.integer("rows"), ids),
+    )
+    return next(job for job in jobs if job.job_id == picked)

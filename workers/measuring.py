@@ -50,6 +50,18 @@ class Member:
     parameters: ProbeParameters
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What the jobs of an attempt are measured with."""
+
+    loaded: LoadedModel
+    token_set: TokenSet
+    environment: dict[str, Any]
+
+    def tokens_of(self, shard: ClaimedShard) -> np.ndarray:
+        return self.token_set.token_ids[shard.first_sequence : shard.first_sequence + shard.sequences]
+
+
 def run(attempt_token: UUID, bench: Bench, ledger: Ledger) -> None:
     """Serve an attempt until its job has no shard left for it; the last one finishes the job."""
     leader = ledger.transact(lambda conn: _member(conn, attempt_token))
@@ -91,11 +103,12 @@ def _measure(leader: Member, bench: Bench, ledger: Ledger) -> None:
     phase("reading data")
     token_set = bench.tokens(leader.job, parameters, loaded)
     environment = environment_of(loaded, parameters) | {"preparation_s": round(time.monotonic() - started, 3)}
-    ledger.transact(lambda conn: _describe(conn, leader, loaded, token_set, environment))
+    prepared = Prepared(loaded, token_set, environment)
+    ledger.transact(lambda conn: _describe(conn, leader, prepared))
     phase("measuring")
     probe = PROBES[leader.kind.name]
     if isinstance(probe, PassProbe):
-        _measure_in_passes(leader, bench, ledger, loaded, token_set, environment)
+        _measure_in_passes(leader, bench, ledger, prepared)
         return
     others = OtherModels(
         [
@@ -104,20 +117,13 @@ def _measure(leader: Member, bench: Bench, ledger: Ledger) -> None:
         ]
     )
     while (shard := ledger.transact(lambda conn: shards.claim(conn, leader.token))) is not None:
-        measured = probe.measure(loaded, parameters, _tokens_of(shard, token_set), shard.first_sequence, others)
+        measured = probe.measure(loaded, parameters, prepared.tokens_of(shard), shard.first_sequence, others)
         if not _written(ledger, leader, shard, measured):
             return
 
 
-def _measure_in_passes(
-    leader: Member,
-    bench: Bench,
-    ledger: Ledger,
-    loaded: LoadedModel,
-    token_set: TokenSet,
-    environment: dict[str, Any],
-) -> None:
-    company = _company(leader, bench, ledger, loaded, token_set, environment)
+def _measure_in_passes(leader: Member, bench: Bench, ledger: Ledger, prepared: Prepared) -> None:
+    company = _company(leader, bench, ledger, prepared)
     while (claimed := ledger.transact(lambda conn: shards.claim(conn, leader.token))) is not None:
         together = [(leader, claimed)]
         for member in company:
@@ -125,9 +131,9 @@ def _measure_in_passes(
             if same is not None:  # else another worker has it, or nobody wants it any more
                 together.append((member, same))
         outcomes = passes.measure_together(
-            loaded,
+            prepared.loaded,
             [(PROBES[member.kind.name], member.parameters) for member, _ in together],  # type: ignore[misc]  # company watches passes too
-            _tokens_of(claimed, token_set),
+            prepared.tokens_of(claimed),
             claimed.first_sequence,
         )
         # the leader last: its failure ends the process
@@ -145,14 +151,7 @@ def _measure_in_passes(
         _finish(member, ledger)
 
 
-def _company(
-    leader: Member,
-    bench: Bench,
-    ledger: Ledger,
-    loaded: LoadedModel,
-    token_set: TokenSet,
-    environment: dict[str, Any],
-) -> list[Member]:
+def _company(leader: Member, bench: Bench, ledger: Ledger, prepared: Prepared) -> list[Member]:
     """Jobs that ride along from now on."""
     lease_s = bench.settings.life.lease_s
     opened = ledger.transact(lambda conn: riders.open_riders(conn, leader.token, lease_s))
@@ -164,26 +163,25 @@ def _company(
             ledger.transact(lambda conn, of=attempt, why=error: _fail_attempt(conn, of.token, why))
             continue
         if member is not None:
-            ledger.transact(lambda conn, of=member: _describe(conn, of, loaded, token_set, environment))
+            ledger.transact(lambda conn, of=member: _describe(conn, of, prepared))
             ledger.transact(lambda conn, of=member: jobs.set_phase(conn, of.job.id, "measuring"))
             company.append(member)
     return company
 
 
-def _describe(
-    conn: Connection, member: Member, loaded: LoadedModel, token_set: TokenSet, environment: dict[str, Any]
-) -> None:
+def _describe(conn: Connection, member: Member, prepared: Prepared) -> None:
     """Store what the job runs on, and make room for its rows."""
+    loaded = prepared.loaded
     model_id = _store_model(conn, loaded, member.job.model_source)
     dataset_id = datasets.store(
-        conn, token_set, lambda: [] if loaded.tokenizer is None else vocabulary_texts(loaded.tokenizer)
+        conn, prepared.token_set, lambda: [] if loaded.tokenizer is None else vocabulary_texts(loaded.tokenizer)
     )
     jobs.describe(
         conn,
         member.job.id,
         model_id=model_id,
         dataset_id=dataset_id,
-        environment=environment,
+        environment=prepared.environment,
         checks={"parity": loaded.parity},
     )
     for table in member.kind.tables:
@@ -201,10 +199,6 @@ def _other_model(member: Member, other: JobModel, bench: Bench, ledger: Ledger) 
         lambda conn: job_models.describe(conn, member.job.id, other.number, _store_model(conn, loaded, other.source))
     )
     return loaded
-
-
-def _tokens_of(shard: ClaimedShard, token_set: TokenSet) -> np.ndarray:
-    return token_set.token_ids[shard.first_sequence : shard.first_sequence + shard.sequences]
 
 
 def _written(ledger: Ledger, member: Member, shard: ClaimedShard, measured: Measurement) -> bool:

@@ -24,7 +24,7 @@ import psycopg
 import structlog
 
 from db.repositories import attempts, events, riders
-from db.repositories.attempts import OpenAttempt
+from db.repositories.attempts import OpenAttempt, Pulse
 from services.contracts.errors import RULES, ErrorCode
 from services.contracts.settings import LifeCycleSettings, Settings
 from services.contracts.states import AttemptOutcome, JobState
@@ -190,12 +190,13 @@ def _watch(child: Child, attempt: OpenAttempt, ledger: Ledger, life: LifeCycleSe
             continue
         next_renewal = now + life.heartbeat_s
         try:
-            pulse = ledger.transact(lambda conn: attempts.renew(conn, attempt.token, life.lease_s), patience_s=0.0)
+            pulses = ledger.transact(lambda conn: attempts.renew(conn, attempt.token, life.lease_s), patience_s=0.0)
         except psycopg.Error as error:
             log.warning("lease not renewed", job=attempt.job_id, error=str(error).strip())
             continue
         renewed = time.monotonic()
-        _renew_riders(ledger, attempt, life)
+        _drop_riders(ledger, [pulse for pulse in pulses if pulse.token != attempt.token])
+        pulse = next((pulse for pulse in pulses if pulse.token == attempt.token), None)
         if pulse is None:
             child.listen(1.0)  # it may have ended the attempt itself, and be about to say so
             if child.idle or child.process.poll() is not None:
@@ -203,22 +204,17 @@ def _watch(child: Child, attempt: OpenAttempt, ledger: Ledger, life: LifeCycleSe
             return Ending(AttemptOutcome.LOST, "the lease was taken away")
         if pulse.job_state is not JobState.RUNNING and pulse.job_state is not JobState.SUCCEEDED:
             return Ending(AttemptOutcome.CANCELLED, f"the job is {pulse.job_state}")
-        if pulse.elapsed_s > pulse.time_limit_s and pulse.job_state is JobState.RUNNING:
-            return Ending(
-                AttemptOutcome.TIMED_OUT,
-                riders.time_limit_message(pulse.elapsed_s, pulse.time_limit_s),
-                ErrorCode.TIME_LIMIT,
-                riders.time_limit_hint(attempt.job_id),
-            )
+        if pulse.overdue:
+            return Ending(AttemptOutcome.TIMED_OUT, pulse.overdue_message(), ErrorCode.TIME_LIMIT, pulse.overdue_hint())
 
 
-def _renew_riders(ledger: Ledger, attempt: OpenAttempt, life: LifeCycleSettings) -> None:
-    """Extend the leases of what rides along; a job there that was cancelled, or ran too long, stops riding."""
+def _drop_riders(ledger: Ledger, pulses: list[Pulse]) -> None:
+    """End the riding of jobs that were cancelled, or ran too long."""
     try:
-        for pulse in ledger.transact(lambda conn: riders.renew(conn, attempt.token, life.lease_s), patience_s=0.0):
+        for pulse in pulses:
             ledger.transact(lambda conn, of=pulse: riders.drop_unwanted(conn, of), patience_s=0.0)
     except psycopg.Error as error:
-        log.warning("leases of riders not renewed", job=attempt.job_id, error=str(error).strip())
+        log.warning("riders not dropped", error=str(error).strip())
 
 
 def _child_ending(child: Child) -> Ending:

@@ -13,6 +13,7 @@ from dashboard.connection import reading
 from dashboard.downloads import CHART_CONFIG, sql_and_data
 from dashboard.formats import NOTHING
 from dashboard.head_choice import head_pickers
+from dashboard.job_choice import job_of_rows
 from dashboard.job_names import titles
 from dashboard.queries import attention_profile as queries
 from dashboard.queries import summaries as summary_queries
@@ -109,18 +110,8 @@ def _rows(jobs: Sequence[FinishedJob], layer: int, head: int) -> None:
             **url.bind("order", st.query_params.get("order"), orders),
         )
     order: Order = st.session_state["order_choice"] or orders[0]
-    job = jobs[0]
-    if len(jobs) > 1:
-        ids = [job.job_id for job in jobs]
-        with right:
-            picked = st.selectbox(
-                "Job",
-                ids,
-                format_func=titles(jobs).__getitem__,
-                label_visibility="collapsed",
-                **url.bind("rows", url.integer("rows"), ids),
-            )
-        job = next(job for job in jobs if job.job_id == picked)
+    with right:
+        job = job_of_rows(jobs)
     with reading() as conn:
         rows = queries.head_rows(
             conn, job.job_id, layer, head, order, limit=ROWS, before=TOKENS_BEFORE, around=TOKENS_AROUND

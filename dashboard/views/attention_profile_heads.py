@@ -8,9 +8,9 @@ import streamlit as st
 
 from dashboard import url
 from dashboard.charts.head_map import Cell, HeadMap, head_map
-from dashboard.downloads import CHART_CONFIG, sql_and_data
+from dashboard.downloads import sql_and_data
 from dashboard.formats import count
-from dashboard.head_choice import chosen_head, when_clicked, write_head
+from dashboard.head_choice import chosen_head, figure_of_heads, write_head
 from dashboard.job_names import titles
 from dashboard.queries import attention_profile as queries
 from dashboard.queries.attention_profile import HeadProfile
@@ -34,13 +34,8 @@ def by_head(jobs: Sequence[FinishedJob], rows: Sequence[HeadProfile], metric_nam
     maps = [HeadMap(names[job], _cells([row for row in rows if row.job_id == job], metric_name)) for job in ids]
     chosen = chosen_head([cell for each in maps for cell in each.cells])
     figure = head_map(maps, metric.statistic(), selected=chosen)
-    st.plotly_chart(
-        figure,
-        key="head_map",
-        config=CHART_CONFIG,
-        on_select=when_clicked("head_map"),
-        selection_mode="points",
-        alt=f"Heat map of {metric.label} by layer and head; the same numbers are in the CSV below.",
+    figure_of_heads(
+        figure, "head_map", f"Heat map of {metric.label} by layer and head; the same numbers are in the CSV below."
     )
     st.caption(
         f"Mean over the head's {metric.rows}; all jobs share one colour scale. Click a cell to see that head below."
@@ -62,13 +57,10 @@ def _difference(
         return
     figure = head_map([HeadMap(f"job {ids[1]} − job {ids[0]}", cells)], metric.difference(), selected=chosen)
     st.markdown(f"**Difference: job {ids[1]} minus job {ids[0]}**")
-    st.plotly_chart(
+    figure_of_heads(
         figure,
-        key="difference_map",
-        config=CHART_CONFIG,
-        on_select=when_clicked("difference_map"),
-        selection_mode="points",
-        alt=f"Heat map of the difference in {metric.label} of the two jobs; the numbers are in the CSV below.",
+        "difference_map",
+        f"Heat map of the difference in {metric.label} of the two jobs; the numbers are in the CSV below.",
     )
     st.caption(
         f"Blue: larger in job {ids[1]}; orange: larger in job {ids[0]}. Heads that only one job has are left out."

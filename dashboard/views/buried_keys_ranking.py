@@ -11,7 +11,7 @@ from dashboard import url
 from dashboard.connection import reading
 from dashboard.downloads import sql_and_data
 from dashboard.formats import percent
-from dashboard.job_names import titles
+from dashboard.job_choice import job_of_rows
 from dashboard.marked_text import ending, visible
 from dashboard.queries import buried_keys as queries
 from dashboard.queries.buried_keys import Filters, KeyRow, Order
@@ -34,7 +34,7 @@ _ORDERS: list[Order] = list(get_args(Order))
 def ranking(jobs: Sequence[FinishedJob]) -> tuple[FinishedJob, Example | None]:
     """The lists with their filters; returns the job and the chosen example, that of the address or the list's first."""
     st.subheader("Strongest keys of the corpus")
-    job = _job(jobs)
+    job = job_of_rows(jobs)
     show, filters, order = _filters(job)
     first = {_KEYS: _keys, _TOKENS: _tokens, _ABSTAINING: _abstaining}[show](job, filters, order)
     return job, _asked() or first
@@ -46,20 +46,6 @@ def _asked() -> Example | None:
         layer, sequence, query = map(int, parts)
         return layer, sequence, query
     return None
-
-
-def _job(jobs: Sequence[FinishedJob]) -> FinishedJob:
-    if len(jobs) == 1:
-        return jobs[0]
-    ids = [job.job_id for job in jobs]
-    picked = st.selectbox(
-        "Job",
-        ids,
-        format_func=titles(jobs).__getitem__,
-        label_visibility="collapsed",
-        **url.bind("rows", url.integer("rows"), ids),
-    )
-    return next(job for job in jobs if job.job_id == picked)
 
 
 def _filters(job: FinishedJob) -> tuple[str, Filters, Order]:

@@ -11,9 +11,10 @@ from dashboard import url
 from dashboard.charts.head_map import Cell, HeadMap, Statistic, head_map
 from dashboard.charts.look import ADVANTAGE_SCALE, ATTENTION_SCALE
 from dashboard.connection import reading
-from dashboard.downloads import CHART_CONFIG, sql_and_data
+from dashboard.downloads import sql_and_data
 from dashboard.formats import percent
-from dashboard.head_choice import chosen_head, head_pickers, when_clicked
+from dashboard.head_choice import chosen_head, figure_of_heads, head_pickers
+from dashboard.job_choice import job_of_rows
 from dashboard.job_names import titles
 from dashboard.marked_text import visible
 from dashboard.queries import calibration as queries
@@ -56,13 +57,8 @@ def by_head(jobs: Sequence[FinishedJob]) -> tuple[int, int]:
     ]
     chosen = chosen_head([cell for each in maps for cell in each.cells])
     figure = head_map(maps, statistic, selected=chosen)
-    st.plotly_chart(
-        figure,
-        key="head_map",
-        config=CHART_CONFIG,
-        on_select=when_clicked("head_map"),
-        selection_mode="points",
-        alt=f"Heat map of {statistic.label} by layer and head; the same numbers are in the CSV below.",
+    figure_of_heads(
+        figure, "head_map", f"Heat map of {statistic.label} by layer and head; the same numbers are in the CSV below."
     )
     st.caption("All jobs share one colour scale. Click a cell to see that head below; hover for its value.")
     sql_and_data(KIND, "heads", as_text(queries.HEADS, jobs=ids), pd.DataFrame([asdict(row) for row in rows]), figure)
@@ -119,17 +115,8 @@ def _rows(jobs: Sequence[FinishedJob], layer: int, head: int) -> None:
             **url.bind("order", st.query_params.get("order"), orders),
         )
     order: RowOrder = st.session_state["order_choice"] or orders[0]
-    job_id = jobs[0].job_id
-    if len(jobs) > 1:
-        ids = [job.job_id for job in jobs]
-        with right:
-            job_id = st.selectbox(
-                "Job of the rows",
-                ids,
-                format_func=titles(jobs).__getitem__,
-                label_visibility="collapsed",
-                **url.bind("rows", url.integer("rows"), ids),
-            )
+    with right:
+        job_id = job_of_rows(jobs, "Job of the rows").job_id
     with reading() as conn:
         rows = queries.head_rows(conn, job_id, layer, head, order, limit=ROWS, before=TOKENS_BEFORE)
     if not rows:

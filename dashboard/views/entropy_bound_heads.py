@@ -9,9 +9,9 @@ import streamlit as st
 from dashboard import url
 from dashboard.charts.head_map import Cell, HeadMap, head_map
 from dashboard.connection import reading
-from dashboard.downloads import CHART_CONFIG, sql_and_data
+from dashboard.downloads import sql_and_data
 from dashboard.formats import NOTHING, count
-from dashboard.head_choice import chosen_head, head_pickers, when_clicked, write_head
+from dashboard.head_choice import chosen_head, figure_of_heads, head_pickers, write_head
 from dashboard.job_names import titles
 from dashboard.queries import entropy_bound as queries
 from dashboard.queries.entropy_bound import HeadBound
@@ -55,13 +55,8 @@ def by_head(jobs: Sequence[FinishedJob], rows: Sequence[HeadBound], metric_name:
     ]
     chosen = chosen_head([cell for each in maps for cell in each.cells])
     figure = head_map(maps, metric.statistic(), selected=chosen)
-    st.plotly_chart(
-        figure,
-        key="head_map",
-        config=CHART_CONFIG,
-        on_select=when_clicked("head_map"),
-        selection_mode="points",
-        alt=f"Heat map of {metric.label} by layer and head; the same numbers are in the CSV below.",
+    figure_of_heads(
+        figure, "head_map", f"Heat map of {metric.label} by layer and head; the same numbers are in the CSV below."
     )
     st.caption(
         f"**{metric.label}**: {metric.meaning}. All jobs share one colour scale. Click a cell to see that head below."

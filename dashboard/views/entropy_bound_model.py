@@ -15,7 +15,7 @@ from dashboard.charts.sigma_factors import PANELS, sigma_factors
 from dashboard.connection import reading
 from dashboard.downloads import CHART_CONFIG, sql_and_data
 from dashboard.formats import NOTHING, count, power_of_ten
-from dashboard.head_choice import when_clicked
+from dashboard.head_choice import figure_of_heads
 from dashboard.job_names import differences, titles
 from dashboard.queries import entropy_bound as queries
 from dashboard.queries import summaries as summary_queries
@@ -116,13 +116,10 @@ def against_bound(jobs: Sequence[FinishedJob], rows: Sequence[HeadBound]) -> Non
         diagonal="entropy = bound",
         selected=_asked_head(),
     )
-    st.plotly_chart(
+    figure_of_heads(
         figure,
-        key="against_bound",
-        config=CHART_CONFIG,
-        on_select=when_clicked("against_bound"),
-        selection_mode="points",
-        alt="Scatter of heads: measured mean entropy over the mean of its lower bound, both logarithmic.",
+        "against_bound",
+        "Scatter of heads: measured mean entropy over the mean of its lower bound, both logarithmic.",
     )
     st.caption(
         "Each point is a head, by the means over its rows; the theorem keeps all on or above the dashed line. The "
@@ -186,13 +183,10 @@ def plane(jobs: Sequence[FinishedJob], rows: Sequence[HeadBound], shown: Plane) 
         Axis(f"{METRICS[shown.rank].label} / rows", True, log10(shown.low_rank_below)),
         selected=_asked_head(),
     )
-    st.plotly_chart(
+    figure_of_heads(
         figure,
-        key="plane",
-        config=CHART_CONFIG,
-        on_select=when_clicked("plane"),
-        selection_mode="points",
-        alt="Scatter of heads: rank of the pattern over the weight of the largest entries.",
+        "plane",
+        "Scatter of heads: rank of the pattern over the weight of the largest entries.",
     )
     st.caption(
         "**Sparse, not low rank** (upper right): each query looks at a few keys of its own, as in a previous-token "

@@ -13,6 +13,7 @@ from dashboard.connection import reading
 from dashboard.downloads import CHART_CONFIG, sql_and_data
 from dashboard.formats import NOTHING, count, percent, power_of_ten
 from dashboard.head_choice import head_pickers
+from dashboard.job_choice import job_of_rows
 from dashboard.job_names import titles
 from dashboard.queries import gradient_scale as head_queries
 from dashboard.queries import summaries as summary_queries
@@ -113,18 +114,8 @@ def _rows(jobs: Sequence[FinishedJob], layer: int, head: int) -> None:
             **url.bind("order", st.query_params.get("order"), orders),
         )
     order: Order = st.session_state["order_choice"] or orders[0]
-    job = jobs[0]
-    if len(jobs) > 1:
-        ids = [job.job_id for job in jobs]
-        with right:
-            picked = st.selectbox(
-                "Job",
-                ids,
-                format_func=titles(jobs).__getitem__,
-                label_visibility="collapsed",
-                **url.bind("rows", url.integer("rows"), ids),
-            )
-        job = next(job for job in jobs if job.job_id == picked)
+    with right:
+        job = job_of_rows(jobs)
     with reading() as conn:
         rows = head_queries.head_rows(conn, job.job_id, layer, head, order, limit=ROWS, before=TOKENS_BEFORE)
     if not rows:

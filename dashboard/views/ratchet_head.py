@@ -13,6 +13,7 @@ from dashboard.charts.metric_histograms import metric_histograms
 from dashboard.connection import reading
 from dashboard.downloads import CHART_CONFIG, sql_and_data
 from dashboard.head_choice import head_pickers
+from dashboard.job_choice import job_of_rows
 from dashboard.job_names import titles
 from dashboard.marked_text import visible
 from dashboard.queries import ratchet as queries
@@ -91,18 +92,8 @@ def _rows(jobs: Sequence[FinishedJob], layer: int, head: int) -> None:
             **url.bind("top", st.query_params.get("top"), tops),
         )
     least_key = int(st.session_state["top_choice"] == tops[1])
-    job = jobs[0]
-    if len(jobs) > 1:
-        ids = [job.job_id for job in jobs]
-        with right:
-            picked = st.selectbox(
-                "Job",
-                ids,
-                format_func=titles(jobs).__getitem__,
-                label_visibility="collapsed",
-                **url.bind("rows", url.integer("rows"), ids),
-            )
-        job = next(job for job in jobs if job.job_id == picked)
+    with right:
+        job = job_of_rows(jobs)
     values = {"layer": layer, "head": head, "least_key": least_key, "limit": ROWS}
     around = {"before": TOKENS_BEFORE, "around": TOKENS_AROUND}
     with reading() as conn:

@@ -15,7 +15,7 @@ from dashboard.charts.share_layers import Line, SharePanel, share_layers
 from dashboard.connection import reading
 from dashboard.downloads import CHART_CONFIG, sql_and_data
 from dashboard.formats import NOTHING, count, percent
-from dashboard.head_choice import chosen_head, when_clicked
+from dashboard.head_choice import chosen_head, figure_of_heads
 from dashboard.job_names import differences, titles
 from dashboard.queries import ratchet as queries
 from dashboard.queries import summaries as summary_queries
@@ -138,13 +138,8 @@ def by_head(jobs: Sequence[FinishedJob], name: str) -> tuple[int, int]:
     ]
     chosen = chosen_head([cell for each in maps for cell in each.cells])
     figure = head_map(maps, statistic.of_map(), selected=chosen)
-    st.plotly_chart(
-        figure,
-        key="head_map",
-        config=CHART_CONFIG,
-        on_select=when_clicked("head_map"),
-        selection_mode="points",
-        alt=f"Heat map of {statistic.label} by layer and head; the same numbers are in the CSV below.",
+    figure_of_heads(
+        figure, "head_map", f"Heat map of {statistic.label} by layer and head; the same numbers are in the CSV below."
     )
     colours = " Blue: it grows in more than half of the queries; orange: in fewer." if statistic.centred else ""
     st.caption(f"All jobs share one colour scale. Click a cell to see that head below; hover for its value.{colours}")

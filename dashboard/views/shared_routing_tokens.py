@@ -12,6 +12,7 @@ from dashboard import url
 from dashboard.charts.extra_loss import extra_loss_histogram, signed
 from dashboard.connection import reading
 from dashboard.downloads import CHART_CONFIG, sql_and_data
+from dashboard.job_choice import job_of_rows
 from dashboard.job_names import titles
 from dashboard.marked_text import told
 from dashboard.queries import shared_routing as token_queries
@@ -87,18 +88,8 @@ def _tokens(jobs: Sequence[FinishedJob], layer: int) -> None:
             **url.bind("order", st.query_params.get("order"), orders),
         )
     order: Order = st.session_state["order_choice"] or orders[0]
-    job = jobs[0]
-    if len(jobs) > 1:
-        ids = [job.job_id for job in jobs]
-        with right:
-            picked = st.selectbox(
-                "Job",
-                ids,
-                format_func=titles(jobs).__getitem__,
-                label_visibility="collapsed",
-                **url.bind("rows", url.integer("rows"), ids),
-            )
-        job = next(job for job in jobs if job.job_id == picked)
+    with right:
+        job = job_of_rows(jobs)
     with reading() as conn:
         rows = token_queries.tokens(conn, job.job_id, layer, order, limit=TOKENS, before=BEFORE, after=AFTER)
     if not rows:

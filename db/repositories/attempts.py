@@ -26,11 +26,26 @@ class OpenAttempt:
 
 @dataclass(frozen=True)
 class Pulse:
-    """What a renewal learns: whether the job still wants this attempt, and how long it has run."""
+    """What a renewal learns of an attempt: whether its job still wants it, and how long that has run."""
 
+    token: UUID
+    job_id: int
     job_state: JobState
     elapsed_s: float
     time_limit_s: int
+
+    @property
+    def overdue(self) -> bool:
+        return self.job_state is JobState.RUNNING and self.elapsed_s > self.time_limit_s
+
+    def overdue_message(self) -> str:
+        return f"The job ran for {self.elapsed_s:.0f} s; its time limit is {self.time_limit_s} s."
+
+    def overdue_hint(self) -> str:
+        return (
+            "Submit it with a larger time limit or fewer sequences; finished shards are kept by: "
+            f"keyhole retry {self.job_id}"
+        )
 
 
 def next_job(conn: Connection, queue: str) -> int | None:
@@ -112,20 +127,25 @@ def insert(
     return attempt
 
 
-def renew(conn: Connection, token: UUID, lease_s: float) -> Pulse | None:
-    """Extend the lease; None when the attempt was ended by someone else, so that its child must die."""
-    row = conn.execute(
+def renew(conn: Connection, token: UUID, lease_s: float) -> list[Pulse]:
+    """Extend the leases of the attempt and of all that ride with it; those that have ended are left out.
+
+    The attempt itself is among them unless someone else ended it, so that its child must die.
+    """
+    rows = conn.execute(
         """
         UPDATE keyhole.attempt SET heartbeat_at = clock_timestamp(),
-            lease_until = clock_timestamp() + make_interval(secs => %s)
+            lease_until = clock_timestamp() + make_interval(secs => %(lease)s)
         FROM keyhole.job
-        WHERE attempt.token = %s AND attempt.ended_at IS NULL AND job.id = attempt.job_id
-        RETURNING job.state, extract(epoch FROM clock_timestamp() - coalesce(job.started_at, job.created_at))::float8,
-            job.time_limit_s
+        WHERE (attempt.token = %(token)s
+               OR attempt.leader_id = (SELECT id FROM keyhole.attempt WHERE token = %(token)s))
+          AND attempt.ended_at IS NULL AND job.id = attempt.job_id
+        RETURNING attempt.token, job.id, job.state,
+            extract(epoch FROM clock_timestamp() - coalesce(job.started_at, job.created_at))::float8, job.time_limit_s
         """,
-        (lease_s, token),
-    ).fetchone()
-    return Pulse(JobState(row[0]), row[1], row[2]) if row else None
+        {"token": token, "lease": lease_s},
+    ).fetchall()
+    return [Pulse(of, job_id, JobState(state), *times) for of, job_id, state, *times in rows]
 
 
 def end(conn: Connection, token: UUID, outcome: AttemptOutcome, detail: str | None = None) -> bool:

@@ -5,13 +5,12 @@ counts against the leader's job alone: a job that has lost an attempt is measure
 finished a shard.
 """
 
-from dataclasses import dataclass
 from uuid import UUID
 
 from psycopg import Connection
 
 from db.repositories import attempts
-from db.repositories.attempts import OpenAttempt
+from db.repositories.attempts import OpenAttempt, Pulse
 from services.contracts.errors import ErrorCode
 from services.contracts.states import AttemptOutcome, JobState
 
@@ -52,44 +51,18 @@ def open_riders(conn: Connection, leader: UUID, lease_s: float) -> list[OpenAtte
     return opened
 
 
-@dataclass(frozen=True)
-class RiderPulse:
-    token: UUID
-    job_id: int
-    job_state: JobState
-    elapsed_s: float
-    time_limit_s: int
-
-
-def renew(conn: Connection, leader: UUID, lease_s: float) -> list[RiderPulse]:
-    """Extend the leases of all that ride with this leader, and say what their jobs want."""
-    rows = conn.execute(
-        """
-        UPDATE keyhole.attempt SET heartbeat_at = clock_timestamp(),
-            lease_until = clock_timestamp() + make_interval(secs => %s)
-        FROM keyhole.job
-        WHERE attempt.leader_id = (SELECT id FROM keyhole.attempt WHERE token = %s) AND attempt.ended_at IS NULL
-          AND job.id = attempt.job_id
-        RETURNING attempt.token, job.id, job.state,
-            extract(epoch FROM clock_timestamp() - coalesce(job.started_at, job.created_at))::float8, job.time_limit_s
-        """,
-        (lease_s, leader),
-    ).fetchall()
-    return [RiderPulse(token, job_id, JobState(state), *times) for token, job_id, state, *times in rows]
-
-
-def drop_unwanted(conn: Connection, pulse: RiderPulse) -> None:
+def drop_unwanted(conn: Connection, pulse: Pulse) -> None:
     """End a rider whose job was cancelled or has run too long; what its child still measures will be refused."""
     if pulse.job_state is not JobState.RUNNING:
         attempts.end(conn, pulse.token, AttemptOutcome.CANCELLED, f"the job is {pulse.job_state}")
-    elif pulse.elapsed_s > pulse.time_limit_s:
+    elif pulse.overdue:
         attempts.fail(
             conn,
             pulse.token,
             AttemptOutcome.TIMED_OUT,
             ErrorCode.TIME_LIMIT,
-            time_limit_message(pulse.elapsed_s, pulse.time_limit_s),
-            time_limit_hint(pulse.job_id),
+            pulse.overdue_message(),
+            pulse.overdue_hint(),
         )
 
 
@@ -104,11 +77,3 @@ def release(conn: Connection, leader: UUID) -> None:
     ).fetchall()
     for (token,) in tokens:
         attempts.end(conn, token, AttemptOutcome.RELEASED, "the attempt it rode with has ended")
-
-
-def time_limit_message(elapsed_s: float, limit_s: int) -> str:
-    return f"The job ran for {elapsed_s:.0f} s; its time limit is {limit_s} s."
-
-
-def time_limit_hint(job_id: int) -> str:
-    return f"Submit it with a larger time limit or fewer sequences; finished shards are kept by: keyhole retry {job_id}"

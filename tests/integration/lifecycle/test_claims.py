@@ -136,9 +136,9 @@ def test_an_ended_attempt_can_neither_renew_nor_claim(conn: psycopg.Connection, 
     new_job(shards=2)
     attempt = opened(conn)
     assert attempt is not None
-    assert attempts.renew(conn, attempt.token, 60) is not None
+    assert [pulse.token for pulse in attempts.renew(conn, attempt.token, 60)] == [attempt.token]
     assert ended(conn, attempt, AttemptOutcome.RELEASED)
-    assert attempts.renew(conn, attempt.token, 60) is None
+    assert attempts.renew(conn, attempt.token, 60) == []
     assert claimed(conn, attempt) is None
     assert not ended(conn, attempt, AttemptOutcome.LOST)
 
