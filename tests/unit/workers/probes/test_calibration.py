@@ -80,12 +80,12 @@ def test_gradients_of_a_concentrated_row_keep_their_digits_in_float32() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_a_model_that_is_its_own_teacher_has_no_soft_gradient(dtype: torch.dtype) -> None:
     student = loaded(tiny("llama", dtype=dtype))
-    found_all = measured(student, student, tokens(2, LENGTH))
-    found = norms_of(found_all, 2, LENGTH)
+    taken = measured(student, student, tokens(2, LENGTH))
+    found = norms_of(taken, 2, LENGTH)
     # two passes of the same model may add up their sums in another order
     assert np.nanmax(found["r"]) <= {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.1}[dtype]
     assert (found["hard_norm"][..., 1:-1] > 0).all()
-    assert found_all.checks["teacher_divergence_nats"] == pytest.approx(0, abs=1e-6)
+    assert taken.checks["teacher_divergence_nats"] == pytest.approx(0, abs=1e-6)
 
 
 def test_losses_are_the_means_over_all_predictions() -> None:
@@ -147,15 +147,15 @@ def test_a_token_that_the_teacher_lacks_is_refused() -> None:
 
 def test_rows_are_sorted_and_typed_as_the_tables_say() -> None:
     student, teacher = (tiny("llama", seed=seed, dtype=torch.float32) for seed in (0, 5))
-    found_all = measured(student, teacher, tokens(2, LENGTH), first=7, queries=QueryRange(start=2, step=3))
+    taken = measured(student, teacher, tokens(2, LENGTH), first=7, queries=QueryRange(start=2, step=3))
     types = {"int2": np.int16, "int4": np.int32, "float4": np.float32, "float8": np.float64, "bool": np.bool_}
     for table, key in ((TABLE, 4), (SWEEP_TABLE, 7)):
-        columns = found_all.rows[table.name]
+        columns = taken.rows[table.name]
         assert ["job_id", *columns] == [column.name for column in table.columns]
         assert all(columns[column.name].dtype == types[column.type] for column in table.columns[1:])
         keys = list(zip(*(values.tolist() for values in list(columns.values())[:key]), strict=True))
         assert keys == sorted(set(keys))
-    assert set(found_all.rows[TABLE.name]["sequence"]) == set(found_all.rows[SWEEP_TABLE.name]["sequence"]) == {7, 8}
+    assert set(taken.rows[TABLE.name]["sequence"]) == set(taken.rows[SWEEP_TABLE.name]["sequence"]) == {7, 8}
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt_oss"])
@@ -207,9 +207,9 @@ def test_gradients_that_are_not_those_of_the_predictions_are_found_out(wrong: st
 def test_without_sweeps_every_sixteenth_sequence_is_checked() -> None:
     student, teacher, ids = loaded(tiny("llama")), loaded(tiny("llama", seed=5)), tokens(1, LENGTH)
     for first, checked in ((0, True), (1, False), (16, True)):
-        found_all = measured(student, teacher, ids, first=first, sweeps_per_sequence=0)
-        assert ("max_slope_residual" in found_all.checks) == checked
-        assert len(found_all.rows[SWEEP_TABLE.name]["c"]) == 0
+        taken = measured(student, teacher, ids, first=first, sweeps_per_sequence=0)
+        assert ("max_slope_residual" in taken.checks) == checked
+        assert len(taken.rows[SWEEP_TABLE.name]["c"]) == 0
 
 
 def test_a_loss_that_is_not_a_number_fails_the_shard() -> None:

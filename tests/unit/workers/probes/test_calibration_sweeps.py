@@ -16,8 +16,8 @@ from workers.probes.calibration_sweeps import SequenceRows, choose
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt_oss", "opt"])
 def test_losses_along_a_sweep_equal_whole_passes_with_the_same_offsets(family: str) -> None:
     student, teacher, ids = tiny(family), tiny(family, seed=5), tokens(1, LENGTH)
-    found_all = measured(student, teacher, ids, sweeps_per_sequence=2, sweep_points=5, sweep_range=2.0)
-    found = found_all.rows[SWEEP_TABLE.name]
+    taken = measured(student, teacher, ids, sweeps_per_sequence=2, sweep_points=5, sweep_range=2.0)
+    found = taken.rows[SWEEP_TABLE.name]
     with torch.no_grad():
         teacher_logits = teacher(ids, use_cache=False).logits
     assert len(found["c"]) == 2 * 5
@@ -37,8 +37,8 @@ def test_losses_along_a_sweep_equal_whole_passes_with_the_same_offsets(family: s
 def test_slopes_at_zero_are_the_differences_of_the_gradients() -> None:
     """Central differences of second order over ±0.003: the rest is about its square."""
     student, teacher, ids = tiny("llama"), tiny("llama", seed=5), tokens(1, LENGTH)
-    found_all = measured(student, teacher, ids, sweeps_per_sequence=3, sweep_points=3, sweep_range=0.003)
-    found = found_all.rows[SWEEP_TABLE.name]
+    taken = measured(student, teacher, ids, sweeps_per_sequence=3, sweep_points=3, sweep_range=0.003)
+    found = taken.rows[SWEEP_TABLE.name]
     _, gradients = expected_norms(student, teacher, ids)
     assert len(found["c"]) == 3 * 3
     for first in range(0, 9, 3):
@@ -51,12 +51,12 @@ def test_slopes_at_zero_are_the_differences_of_the_gradients() -> None:
 
 def test_sweeps_take_the_two_most_attended_keys_of_low_rows_away_from_the_first_token() -> None:
     student, teacher, ids = tiny("llama"), tiny("llama", seed=5), tokens(3, LENGTH)
-    found_all = measured(student, teacher, ids, sweeps_per_sequence=4, sweep_points=3)
+    taken = measured(student, teacher, ids, sweeps_per_sequence=4, sweep_points=3)
     recording = reference.record(student, ids)
-    found = found_all.rows[SWEEP_TABLE.name]
+    found = taken.rows[SWEEP_TABLE.name]
     assert len(found["c"]) == 3 * 4 * 3
     assert found["chosen"].all()
-    ratios = norms_of(found_all, 3, LENGTH)["r"]
+    ratios = norms_of(taken, 3, LENGTH)["r"]
     for point in range(len(found["c"])):
         at = {name: values[point].item() for name, values in found.items()}
         row = recording.layers[at["layer"]].pattern[at["sequence"], at["head"], at["query"]]
@@ -82,8 +82,8 @@ def test_low_rows_are_chosen_by_slope_and_others_by_ratio() -> None:
 def test_anchors_that_a_job_names_are_swept_besides() -> None:
     student, teacher, ids = tiny("llama"), tiny("llama", seed=5), tokens(2, LENGTH)
     named = {"layer": 1, "head": 2, "sequence": 8, "query": 10, "first_key": 0, "second_key": 10}
-    found_all = measured(student, teacher, ids, first=7, sweeps_per_sequence=0, sweep_points=3, anchors=[named, named])
-    found = found_all.rows[SWEEP_TABLE.name]
+    taken = measured(student, teacher, ids, first=7, sweeps_per_sequence=0, sweep_points=3, anchors=[named, named])
+    found = taken.rows[SWEEP_TABLE.name]
     assert {name: found[name].tolist() for name in named} == {name: [value] * 3 for name, value in named.items()}
     assert found["c"].tolist() == [-3.0, 0.0, 3.0]
     assert not found["chosen"].any()
@@ -103,7 +103,7 @@ def test_anchors_of_a_head_that_the_model_lacks_are_refused() -> None:
         ({"anchors": [{"first_key": 40}]}, "key 40 lies behind query 36"),
         ({"anchors": [{"first_key": 5}]}, "both 5"),
         ({"anchors": [{"sequence": 2}]}, "sequences 0 to 1"),
-        ({"anchors": [{"query": 37}]}, "query 37, which is not found_all"),
+        ({"anchors": [{"query": 37}]}, "query 37, which is not measured"),
         ({"anchors": [{"query": 63}], "queries": {"start": 63}}, "predicts nothing"),
     ],
 )
