@@ -167,7 +167,7 @@ def _table(lines: list[JobLine]) -> None:
             "label": column.TextColumn("Label", width=140),
             "model": column.TextColumn("Model", width=248),
             "dataset": column.TextColumn("Data set", width=172),
-            "kind": column.TextColumn("Kind", width=115),
+            "kind": column.TextColumn("Kind", width=143),
             "rows": column.NumberColumn("Rows", format="localized", width=85),
             "duration": column.TextColumn("Duration", width=95, alignment="right"),
             "created": column.DatetimeColumn("Submitted", format="distance", width=125),
