@@ -87,7 +87,9 @@ def _member(conn: Connection, attempt_token: UUID) -> Member | None:
             f"{job.version}.",
             "Workers and API must run the same release: upgrade the workers, then retry the job.",
         )
-    return Member(attempt_token, job, kind, kind.parameters.model_validate(job.parameters))
+    parameters = kind.parameters.model_validate(job.parameters)
+    assert isinstance(parameters, ProbeParameters), "training jobs have an attempt of another sort"
+    return Member(attempt_token, job, kind, parameters)
 
 
 def _measure(leader: Member, bench: Bench, ledger: Ledger) -> None:

@@ -10,7 +10,7 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from db import partitions
-from db.repositories import events, job_models
+from db.repositories import events, job_models, runs
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.kinds import KINDS
 from services.contracts.states import TERMINAL_STATES, JobState
@@ -36,6 +36,7 @@ class NewJob:
     other_models: Sequence[tuple[str, str]] = ()  # (source, identity) of those besides the first
     pass_key: str | None = None
     pass_credit: str | None = None
+    run: runs.NewRun | None = None  # of training jobs
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,8 @@ def insert(conn: Connection, job: NewJob) -> int:
         (job_id, [first for first, _ in job.shards], [count for _, count in job.shards]),
     )
     job_models.insert(conn, job_id, job.other_models)
+    if job.run is not None:
+        runs.insert(conn, job.run, job_id, job.submitted_by)
     events.append(conn, job_id, "queued", {"shards": len(job.shards)})
     return job_id
 

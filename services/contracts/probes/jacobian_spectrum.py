@@ -5,7 +5,8 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from services.contracts.errors import ErrorCode, KeyholeError
-from services.contracts.probes.common import Parameters, ProbeParameters, QueryRange
+from services.contracts.parameters import Parameters
+from services.contracts.probes.common import ProbeParameters, QueryRange
 from services.contracts.tables import HEAD, JOB, LAYER, SEQUENCE, STATISTIC_KEY, Column, ResultTable, SummaryMetric
 
 

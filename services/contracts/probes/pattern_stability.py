@@ -7,8 +7,9 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from services.contracts.errors import ErrorCode, KeyholeError
+from services.contracts.parameters import Parameters
 from services.contracts.printable import NAME_PATTERN
-from services.contracts.probes.common import Parameters, ProbeParameters
+from services.contracts.probes.common import ProbeParameters
 from services.contracts.tables import HEAD, JOB, LAYER, SEQUENCE, Column, ResultTable, SummaryMetric
 
 MOST_CHECKPOINTS = 64  # the job's own model among them: 2,016 pairs

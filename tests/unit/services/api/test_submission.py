@@ -3,7 +3,7 @@
 import pytest
 
 from services.api import cursors
-from services.api.submission import refuse_misfit, refuse_too_long, reuse_key, shards
+from services.api.submission import refuse_misfit, refuse_too_long, reuse_key
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.kinds import KINDS
 from services.contracts.probes.gradient_scale import GradientScaleParameters
@@ -14,7 +14,7 @@ KIND = KINDS["gradient_scale"]
 
 @pytest.mark.parametrize(("sequences", "batch"), [(1, 1), (16, 1), (16, 5), (7, 16), (999_999, 1), (1_000_000, 64)])
 def test_shards_cover_every_sequence_once_in_whole_batches(sequences, batch):
-    found = shards(GradientScaleParameters(sequences=sequences, batch=batch))
+    found = GradientScaleParameters(sequences=sequences, batch=batch).shards()
     following = 0
     for first, count in found:
         assert first == following
