@@ -235,8 +235,8 @@ def test_rows_are_sorted_and_typed_as_the_tables_say() -> None:
 @pytest.mark.parametrize("family", ["gpt2", "gemma2", "gpt_oss", "phi3"])
 def test_departures_stay_well_within_what_is_allowed(family: str, dtype: torch.dtype) -> None:
     checks = _measure(tiny(family, dtype=dtype), tokens(2, LENGTH)).checks
-    assert 0 < checks["max_gain_residual"] < probe.GAIN_TOLERANCE[dtype] / 10
-    assert 0 < checks["max_value_residual"] < probe.VALUE_TOLERANCE[dtype] / 5
+    assert 0 <= checks["max_gain_residual"] < probe.GAIN_TOLERANCE[dtype] / 10
+    assert 0 <= checks["max_value_residual"] < probe.VALUE_TOLERANCE[dtype] / 5
 
 
 def test_an_input_that_is_not_what_v_acts_on_fails_the_job(monkeypatch) -> None:
