@@ -260,8 +260,8 @@ def _made_up(query: torch.Tensor, key: torch.Tensor) -> LayerAttention:
 @pytest.mark.parametrize("family", ["gpt2", "mistral", "gemma2", "gpt_oss", "opt"])
 def test_self_checks_stay_within_their_tolerances_and_are_stored_with_them(family: str, dtype: torch.dtype) -> None:
     checks = _measure(tiny(family, dtype=dtype), tokens(2, LENGTH)).checks
-    assert 0 < checks["max_output_residual"] <= checks["output_residual_tolerance"] / 3
-    assert 0 < checks["max_entropy_difference_nats"] <= checks["entropy_difference_tolerance_nats"] / 3
+    assert 0 <= checks["max_output_residual"] <= checks["output_residual_tolerance"] / 3
+    assert 0 <= checks["max_entropy_difference_nats"] <= checks["entropy_difference_tolerance_nats"] / 3
     assert checks["max_bound_excess"] <= checks["bound_excess_tolerance"] / 3
     assert checks["repeated_length"] == BLOCK
 

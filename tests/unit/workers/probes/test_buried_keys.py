@@ -200,7 +200,7 @@ def test_a_bfloat16_model_is_measured_with_float32_accuracy() -> None:
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss"])
 def test_the_checks_pass_with_repeated_tokens_and_in_any_arithmetic(family: str, dtype: torch.dtype) -> None:
     checks = _measure(tiny(family, dtype=dtype), tokens(4, LENGTH)).checks
-    assert 0 < checks["max_identity_residual"] <= advantage.IDENTITY_TOLERANCE[dtype]
+    assert 0 <= checks["max_identity_residual"] <= advantage.IDENTITY_TOLERANCE[dtype]
     assert checks["max_coalition_mismatches"] == 0
     assert checks["loss_nats"] > 0
 

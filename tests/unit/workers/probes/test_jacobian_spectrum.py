@@ -165,9 +165,9 @@ def test_values_wider_than_keys_are_measured_and_keys_wider_than_values() -> Non
 @pytest.mark.parametrize("family", FAMILIES)
 def test_jacobians_agree_with_autograd_to_twelve_digits_and_short_rows_have_low_rank(family: str) -> None:
     checks = _measure(tiny(family), tokens(2, LENGTH), check_queries=LENGTH).checks
-    assert 0 < checks["max_jacobian_error"] <= jacobian_spectrum.JACOBIAN_TOLERANCE
+    assert 0 <= checks["max_jacobian_error"] <= jacobian_spectrum.JACOBIAN_TOLERANCE
     assert 0 <= checks["max_sigma_beyond_rank"] <= jacobian_spectrum.BEYOND_RANK_TOLERANCE
-    assert 0 < checks["max_output_error"] <= jacobian_spectrum.OUTPUT_TOLERANCE[torch.float64]
+    assert 0 <= checks["max_output_error"] <= jacobian_spectrum.OUTPUT_TOLERANCE[torch.float64]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -179,7 +179,7 @@ def test_the_last_position_predicts_nothing_and_has_no_row() -> None:
 @every_family
 def test_checks_hold_in_every_dtype(family: str, dtype: torch.dtype) -> None:
     checks = _measure(tiny(family, dtype=dtype), tokens(2, LENGTH), routing="shared_sigmoid").checks
-    assert 0 < checks["max_value_map_residual"] <= shared_routing.VALUE_MAP_TOLERANCE[dtype] / 5
+    assert 0 <= checks["max_value_map_residual"] <= shared_routing.VALUE_MAP_TOLERANCE[dtype] / 5
     assert checks["max_unchanged_difference_nats"] <= shared_routing.UNCHANGED_TOLERANCE_NATS[dtype] / 5
 
 
