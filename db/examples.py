@@ -17,6 +17,7 @@ class Example:
 
 JOBS = "Jobs and their metrics"
 SUITES = "Suites and models"
+RUNS = "Training runs and checkpoints"
 
 EXAMPLES = (
     Example(
@@ -55,6 +56,45 @@ WHERE job_id = 1 AND metric = 'log10_d_a' AND count > 0 ORDER BY low""",
         """\
 SELECT string_agg(text, '' ORDER BY position) FROM token
 WHERE job_id = 1 AND sequence = 0 AND position BETWEEN 2 AND 12""",
+    ),
+    Example(
+        RUNS,
+        "Runs by their best validation loss",
+        """\
+SELECT id, name, variant, seed, learning_rate, weight_decay, best_validation_loss_nats, best_validation_step FROM run
+WHERE origin = 'trained' ORDER BY best_validation_loss_nats NULLS LAST LIMIT 20""",
+    ),
+    Example(
+        RUNS,
+        "Validation loss of each variant by step: mean and spread over seeds",
+        """\
+SELECT run.variant, step, count(*) AS runs, avg(value) AS mean_nats, stddev_samp(value) AS sd_nats
+FROM training_metric JOIN run ON run.id = run_id
+WHERE metric = 'validation_loss_nats' GROUP BY run.variant, step ORDER BY run.variant, step""",
+    ),
+    Example(
+        RUNS,
+        "Where attention collapses: the layers of a run with the lowest entropy at its last step",
+        """\
+SELECT layer, value AS entropy_nats FROM training_metric
+WHERE run_id = 1 AND metric = 'entropy_nats' AND layer IS NOT NULL AND head IS NULL
+  AND step = (SELECT max(step) FROM training_metric WHERE run_id = 1 AND metric = 'entropy_nats')
+ORDER BY value""",
+    ),
+    Example(
+        RUNS,
+        "Spectral norms of the query weights of a run by step",
+        """\
+SELECT step, layer, weight_sigma, update_sigma FROM training_matrix
+WHERE run_id = 1 AND matrix = 'q' ORDER BY layer, step""",
+    ),
+    Example(
+        RUNS,
+        "Checkpoints of a run, and the jobs that measured them",
+        """\
+SELECT checkpoint.id, step, reasons, checkpoint.validation_loss_nats, array_agg(job_model.job_id) AS jobs
+FROM checkpoint LEFT JOIN job_model ON job_model.model_identity = checkpoint.identity
+WHERE run_id = 1 GROUP BY checkpoint.id, step, reasons, checkpoint.validation_loss_nats ORDER BY step""",
     ),
     Example(
         SUITES,
