@@ -1,0 +1,32 @@
+"""Two runs with rows in every table of training, which the examples of docs/sql.md find."""
+
+from psycopg import Connection
+
+from db.repositories import jobs
+from db.repositories.runs import Matrix, Metric
+from tests.integration.new_jobs import submission
+from tests.integration.new_runs import stored_checkpoint, trained_run
+
+STEPS = (0, 250, 500)
+LAYERS = 2
+
+
+def insert(conn: Connection) -> list[int]:
+    return [_insert(conn, seed) for seed in (0, 1)]
+
+
+def _insert(conn: Connection, seed: int) -> int:
+    entropies = [
+        Metric(step, "entropy_nats", 3.0 - step / 500 + layer / 10, layer) for step in STEPS for layer in range(LAYERS)
+    ]
+    matrices = [
+        Matrix(step, layer, "q", 128, 128, 1.0 + step / 1000, None if step == 0 else 0.01)
+        for step in STEPS
+        for layer in range(LAYERS)
+    ]
+    losses = [(step, 7.0 - step / 200 + seed / 10) for step in STEPS]
+    run_id = trained_run(conn, name=f"run {seed}", losses=losses, metrics=entropies, matrices=matrices, seed=seed)
+    for step, loss in losses:
+        stored_checkpoint(conn, run_id, step, validation_loss_nats=loss)
+    jobs.insert(conn, submission(model_source=f"run:{run_id}@500", model_identity=f"sha256:{run_id}-500"))
+    return run_id
