@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from psycopg import Connection
 
+from services.contracts.training.numbers import Matrix, Metric
+
 if TYPE_CHECKING:  # shards imports jobs, which inserts the run of a training job
     from db.repositories.shards import ClaimedShard
 
@@ -21,28 +23,6 @@ class NewRun:
     variant: str
     seed: int
     steps: int
-
-
-@dataclass(frozen=True)
-class Metric:
-    step: int  # optimizer steps taken when it was measured
-    metric: str
-    value: float
-    layer: int | None = None
-    head: int | None = None
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """Spectral norms of a weight and of its last update."""
-
-    step: int
-    layer: int | None
-    matrix: str
-    height: int
-    width: int
-    weight_sigma: float
-    update_sigma: float | None
 
 
 def insert(conn: Connection, run: NewRun, job_id: int, submitted_by: int | None) -> int:

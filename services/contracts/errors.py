@@ -35,6 +35,7 @@ class ErrorCode(StrEnum):
     TOKENS_OUT_OF_RANGE = "tokens_out_of_range"
     # the computation
     SELF_CHECK_FAILED = "self_check_failed"
+    DIVERGED = "diverged"
     OUT_OF_MEMORY = "out_of_memory"
     DISK_FULL = "disk_full"
     TIME_LIMIT = "time_limit"
@@ -74,6 +75,7 @@ RULES: dict[ErrorCode, CodeRule] = {
     ErrorCode.DATASET_TOO_SHORT: CodeRule("too few tokens for the sequences asked for"),
     ErrorCode.TOKENS_OUT_OF_RANGE: CodeRule("token ids beyond the model's vocabulary"),
     ErrorCode.SELF_CHECK_FAILED: CodeRule("the probe's own run-time check failed"),
+    ErrorCode.DIVERGED: CodeRule("the training run's loss or gradient is no number, or stayed far above its best"),
     ErrorCode.OUT_OF_MEMORY: CodeRule("the device or host ran out of memory"),
     ErrorCode.DISK_FULL: CodeRule("no space is left for the database or on the worker"),
     ErrorCode.TIME_LIMIT: CodeRule("the job's time limit passed"),
