@@ -9,10 +9,12 @@ from fastapi.concurrency import run_in_threadpool
 
 from services.api import documentation, log, problems
 from services.api.database import open_pool_of
+from services.api.follower import Surroundings
+from services.api.following import following
 from services.api.query_parameters import refuse_unknown
 from services.api.request_context import RequestContext
 from services.api.resolving import Turns
-from services.api.routes import events, health, jobs, kinds, metrics, results, sql, suites, tokens
+from services.api.routes import events, health, jobs, kinds, metrics, results, runs, sql, suites, tokens
 from services.contracts.settings import Settings
 from services.contracts.settings import settings as environment_settings
 
@@ -33,7 +35,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         pool = open_pool_of(chosen)
         app.state.pool = pool
         try:
-            yield
+            async with following(Surroundings(pool, app.state.turns, chosen)):
+                yield
         finally:
             await run_in_threadpool(pool.close)
 
@@ -50,7 +53,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.turns = Turns()
     problems.install(app)
     app.add_middleware(RequestContext)
-    for module in (jobs, suites, events, results, kinds, sql, tokens):
+    for module in (jobs, suites, runs, events, results, kinds, sql, tokens):
         app.include_router(module.router, dependencies=[Depends(refuse_unknown)])
     for module in (health, metrics, documentation):  # asked by balancers and browsers, with what they like
         app.include_router(module.router)

@@ -17,6 +17,7 @@ class LifeCycleSettings(BaseModel):
     start_timeout_s: float = 120.0  # a child that has not shown life by then is killed
     stop_grace_s: float = 5.0  # between SIGTERM and SIGKILL of a child
     reconcile_s: float = 5.0  # how often the reconciler looks
+    follow_s: float = 2.0  # how often the API looks after stages of suites, sweeps and watches
     hint_s: float = 15.0  # a job that waits longer than this is announced to the workers again
     database_grace_s: float = 20.0  # nobody is declared lost this soon after a restart of the database
     max_attempts: int = 3  # attempts that may crash or be lost before the job fails
