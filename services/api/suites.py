@@ -33,6 +33,22 @@ class Plan:
     probes: Sequence[SuiteItem]
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A suite whose sources are resolved and whose jobs are made, not stored yet."""
+
+    name: str
+    token_id: int
+    news: Sequence[jobs.NewJob]
+    force: bool
+
+
+@dataclass(frozen=True)
+class Inserted:
+    suite_id: int
+    fresh: Sequence[tuple[str, int]]  # queue and number of each job that is new, to be announced after the commit
+
+
 async def submit(
     pool: ConnectionPool[Connection[Any]],
     turns: resolving.Turns,
@@ -45,6 +61,14 @@ async def submit(
 
     Raises: RequestValidationError, KeyholeError as a job's submission does.
     """
+    ready = await prepared(turns, body, token_id=token_id, settings=settings)
+    inserted = await run_in_threadpool(_store, pool, ready)
+    await run_in_threadpool(announce, settings, inserted)
+    return inserted.suite_id
+
+
+async def prepared(turns: resolving.Turns, body: SuiteCreate, *, token_id: int, settings: Settings) -> Prepared:
+    """The suite with its sources resolved; holds no connection. Raises as ``submit`` does."""
     planned = plan(body)
     named = [source for item in planned.probes for source in _named(body, planned, item)]
     found, dataset = await resolving.resolve_all(turns, [*planned.models, *named], planned.dataset, settings)
@@ -64,10 +88,13 @@ async def submit(
             f"{len(models)} models and {len(planned.probes)} probes make {len(news)} jobs; a suite takes {MOST_JOBS}.",
             "Narrow the series of models, or submit the probes in several suites.",
         )
-    suite_id, fresh = await run_in_threadpool(_store, pool, planned.name, token_id, news, body.force)
-    for queue, job_id in fresh:
-        await run_in_threadpool(enqueue.announce, settings, queue, job_id)
-    return suite_id
+    return Prepared(planned.name, token_id, news, body.force)
+
+
+def announce(settings: Settings, inserted: Inserted) -> None:
+    """Tell the workers of the suite's new jobs, once they are committed."""
+    for queue, job_id in inserted.fresh:
+        enqueue.announce(settings, queue, job_id)
 
 
 def plan(body: SuiteCreate) -> Plan:
@@ -177,22 +204,23 @@ def _body(body: SuiteCreate, planned: Plan, item: SuiteItem, model: str) -> JobC
         ) from error
 
 
-def _store(
-    pool: ConnectionPool[Connection[Any]], name: str, token_id: int, news: Sequence[jobs.NewJob], force: bool
-) -> tuple[int, list[tuple[str, int]]]:
-    """Insert the suite with its jobs, or those that answer for them, in one transaction.
-
-    Returns its number, and queue and number of each job that is new.
-    """
-    fresh = []
+def _store(pool: ConnectionPool[Connection[Any]], ready: Prepared) -> Inserted:
     with pool.connection() as conn, conn.transaction():
-        suite_id = suites.insert(conn, name, token_id)
-        for key in sorted({new.reuse_key for new in news}):  # in one order, so that two suites cannot block each other
-            jobs.lock_reuse_key(conn, key)
-        for position, new in enumerate(news):
-            found = None if force else jobs.reusable(conn, new.reuse_key)
-            job_id = jobs.insert(conn, new) if found is None else found
-            suites.add(conn, suite_id, position, job_id, reused=found is not None)
-            if found is None:
-                fresh.append((new.queue, job_id))
-    return suite_id, fresh
+        return insert(conn, ready)
+
+
+def insert(conn: Connection[Any], ready: Prepared) -> Inserted:
+    """Insert the suite with its jobs, or those that answer for them; call inside a transaction."""
+    fresh = []
+    suite_id = suites.insert(conn, ready.name, ready.token_id)
+    for key in sorted(
+        {new.reuse_key for new in ready.news}
+    ):  # in one order, so that two suites cannot block each other
+        jobs.lock_reuse_key(conn, key)
+    for position, new in enumerate(ready.news):
+        found = None if ready.force else jobs.reusable(conn, new.reuse_key)
+        job_id = jobs.insert(conn, new) if found is None else found
+        suites.add(conn, suite_id, position, job_id, reused=found is not None)
+        if found is None:
+            fresh.append((new.queue, job_id))
+    return Inserted(suite_id, fresh)
