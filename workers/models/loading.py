@@ -40,7 +40,7 @@ def load_model(source: str, *, device: str, dtype: str, settings: Settings) -> L
             "Submit the job again when they are at rest.",
         )
     architecture = describe(model)
-    difference = parity.check(model, _parity_tokens(architecture, device))
+    difference = parity.check(model, parity_tokens(architecture, device))
     return LoadedModel(model, tokenizer, resolved.identity, architecture, difference, device, dtype)
 
 
@@ -83,7 +83,7 @@ def _load(folder: Path, vetted: VettedFolder, device: str, dtype: str) -> PreTra
     return model.eval().requires_grad_(False).to(device)
 
 
-def _parity_tokens(architecture: Architecture, device: str) -> torch.Tensor:
+def parity_tokens(architecture: Architecture, device: str) -> torch.Tensor:
     """Token ids spread over the vocabulary, the same for every load of a model."""
     length = min(_PARITY_TOKENS, architecture.n_ctx or _PARITY_TOKENS)
     generator = torch.Generator().manual_seed(0)

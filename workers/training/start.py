@@ -1,0 +1,126 @@
+"""The model that a run starts from: new weights under a seed, or pretrained ones made trainable.
+
+Weights are float32 and everything random in a forward pass is off: a run is a function of its seed and its data. New
+weights are drawn on the CPU, where the generator fills tensors one after the other whatever the number of threads.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from services.contracts.attention_definition import CONFIG_KEY
+from services.contracts.errors import ErrorCode, KeyholeError
+from services.contracts.settings import Settings
+from services.contracts.sources import ModelSource, parse_model_source
+from services.contracts.training.configurations import parse_options, transformers_config
+from services.sources.model_config import harmless
+from workers.attention import parity
+from workers.models.loaded import Architecture, LoadedModel, describe
+from workers.models.loading import load_model, parity_tokens
+
+_BYTES_PER_PARAMETER = 16  # float32: the weight, its gradient and two moments of AdamW
+_NOT_OF_A_CONFIG = ("model_type", "dtype", "torch_dtype", CONFIG_KEY)  # what is not to be handed to its class
+
+
+@dataclass(frozen=True)
+class Start:
+    model: PreTrainedModel  # float32, trainable, attention through the seam
+    tokenizer: PreTrainedTokenizerFast | None  # the model's own; a new model has none
+    config: dict[str, Any]  # config.json of its checkpoints
+    architecture: Architecture
+    parity: dict[str, Any]  # difference of logits from the model's own attention, see workers/attention/parity.py
+    pretrained: bool
+
+
+def prepare_start(source: str, identity: str, seed: int, device: str, settings: Settings) -> Start:
+    """The model of a source as submitted; raises KeyholeError as load_model does, and model_changed, out_of_memory."""
+    parsed = parse_model_source(source)
+    if parsed.form != "config":
+        loaded = load_model(source, device=device, dtype="float32", settings=settings)
+        if loaded.identity != identity:
+            raise KeyholeError(
+                ErrorCode.MODEL_CHANGED,
+                f"The model at {source} is now {loaded.identity}; submitted was {identity}.",
+                "Submit the job again to train the model as it is now.",
+            )
+        return from_loaded(loaded)
+    config = configured(parsed)
+    model = _new(config, seed, device)
+    return Start(model, None, config, describe(model), _checked(model, device), pretrained=False)
+
+
+def configured(source: ModelSource) -> dict[str, Any]:
+    """config.json of a ``config:`` source."""
+    return transformers_config(source.name, parse_options(source.name, dict(source.options)))
+
+
+def from_configuration(source: ModelSource, seed: int, device: str) -> PreTrainedModel:
+    """A new model of a ``config:`` source with the weights of the seed: equal on every machine with this torch.
+
+    Raises KeyholeError (out_of_memory) before memory is taken for what cannot be trained here.
+    """
+    return from_config(configured(source), device, seed=seed)
+
+
+def from_config(config: dict[str, Any], device: str, *, seed: int = 0) -> PreTrainedModel:
+    """A new model of a vetted config.json, trainable, attached to the seam; its weights are to be loaded or are drawn.
+
+    The parity check has left it attached to the seam.
+    """
+    model = _new(config, seed, device)
+    _checked(model, device)
+    return model
+
+
+def from_loaded(loaded: LoadedModel) -> Start:
+    """A model loaded for measuring, in float32, made trainable."""
+    assert loaded.dtype == "float32"
+    model = _trainable(loaded.model)
+    config = {key: value for key, value in model.config.to_dict().items() if not key.startswith("_")}
+    return Start(model, loaded.tokenizer, harmless(config), loaded.architecture, loaded.parity, pretrained=True)
+
+
+def _new(config: dict[str, Any], seed: int, device: str) -> PreTrainedModel:
+    values = {key: value for key, value in harmless(config).items() if key not in _NOT_OF_A_CONFIG}
+    built = AutoConfig.for_model(config["model_type"], **values)
+    _require_memory(built, device)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(built, attn_implementation="eager", dtype=torch.float32)
+    return _trainable(model).to(device)
+
+
+def _trainable(model: PreTrainedModel) -> PreTrainedModel:
+    """All weights require gradients; nothing is dropped out, in training mode either."""
+    for module in model.modules():
+        for name, value in list(vars(module).items()):
+            # nn.Dropout.p, and numbers such as attention_dropout and layerdrop that modules hand on
+            if isinstance(value, float) and ("drop" in name or (name == "p" and isinstance(module, nn.Dropout))):
+                setattr(module, name, 0.0)
+    return model.requires_grad_(True)
+
+
+def _checked(model: PreTrainedModel, device: str) -> dict[str, Any]:
+    """Logits with the model's own attention and through the seam, to which it stays attached."""
+    model.eval()
+    return parity.check(model, parity_tokens(describe(model), device))
+
+
+def _require_memory(config: Any, device: str) -> None:
+    with torch.device("meta"):
+        outline = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    parameters = sum(parameter.numel() for parameter in outline.parameters())
+    needed = parameters * _BYTES_PER_PARAMETER
+    there = (
+        torch.cuda.get_device_properties(0).total_memory if device.startswith("cuda") else psutil.virtual_memory().total
+    )
+    if needed > there:
+        raise KeyholeError(
+            ErrorCode.OUT_OF_MEMORY,
+            f"{parameters:,} parameters take {needed:,} bytes with gradients and optimizer; the {device} has {there:,}.",
+            "Make the configuration smaller: layers, width, mlp or vocabulary.",
+        )
