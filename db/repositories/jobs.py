@@ -80,6 +80,7 @@ class JobRow:
     pass_credit: str | None
     # joined
     live_attempts: int
+    run_id: int | None  # of training jobs
     submitted_by_name: str | None
     dataset_fingerprint: str | None
     model_architecture: dict[str, Any] | None
@@ -88,12 +89,13 @@ class JobRow:
 
 _SELECT = """
 SELECT job.*, api_token.name AS submitted_by_name, dataset.fingerprint AS dataset_fingerprint,
-       model.architecture AS model_architecture, clock_timestamp() AS now,
+       model.architecture AS model_architecture, run.id AS run_id, clock_timestamp() AS now,
        (SELECT count(*) FROM keyhole.attempt WHERE attempt.job_id = job.id AND ended_at IS NULL) AS live_attempts
 FROM keyhole.job
 LEFT JOIN keyhole.api_token ON api_token.id = job.submitted_by
 LEFT JOIN keyhole.dataset ON dataset.id = job.dataset_id
 LEFT JOIN keyhole.model ON model.id = job.model_id
+LEFT JOIN keyhole.run ON run.job_id = job.id
 """
 
 

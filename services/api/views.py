@@ -67,6 +67,7 @@ def _shared(row: JobRow, queue_position: int | None) -> dict:
         "duration_s": _duration_s(row),
         "progress": progress(row, queue_position),
         "submitted_by": row.submitted_by_name,
+        "run_id": row.run_id,
     }
 
 

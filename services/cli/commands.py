@@ -26,6 +26,10 @@ PANELS: dict[str, dict[str, str]] = {
         "suite": "services.cli.suites:suite",
         "presets": "services.cli.suites:presets",
     },
+    "Training": {
+        "runs": "services.cli.runs:runs",
+        "run": "services.cli.runs:run",
+    },
     "Kinds and results": {
         "kinds": "services.cli.kinds:kinds",
         "sql": "services.cli.results:sql",

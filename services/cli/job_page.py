@@ -13,6 +13,7 @@ def show(job: JobDetail) -> None:
             ("job", job.id),
             ("kind", f"{job.kind}, version {job.version}"),
             ("label", job.label),
+            ("run", job.run_id),
             ("state", str(job.state)),
             ("phase", None if job.state.terminal else progress.phase),
             ("queue position", progress.queue_position),

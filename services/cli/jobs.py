@@ -27,7 +27,10 @@ def submit(
     ],
     model: Annotated[
         list[str] | None,
-        typer.Option(help="hf:ORG/NAME(@REVISION), path:DIR or builtin:NAME; of a suite several, or a series."),
+        typer.Option(
+            help="hf:ORG/NAME(@REVISION), path:DIR, builtin:NAME, checkpoint:ID or run:ID@STEP; to train from scratch "
+            "config:NAME; of a suite several, or a series."
+        ),
     ] = None,
     dataset: Annotated[
         str | None, typer.Option(help="hf:PATH?field=…, file:PATH, tokens:PATH or builtin:NAME.")
@@ -50,8 +53,8 @@ def submit(
     """Submit a job; the same job that already succeeded, waits or runs answers instead of a new one.
 
     `submit suite` submits several probes at once: those of a --preset, or each --probe, on every --model, which may be
-    a series: hf:ORG/NAME@step* (revisions), path:DIR/* (folders). `--set length=256` is for every probe that has the
-    parameter, `--set buried_keys.top_k=3` for one.
+    a series: hf:ORG/NAME@step* (revisions), path:DIR/* (folders), run:ID (checkpoints). `--set length=256` is for
+    every probe that has the parameter, `--set buried_keys.top_k=3` for one.
     """
     if kind == "suite":
         from services.cli import suites
@@ -98,6 +101,8 @@ def submit(
         position = job.detail.progress.queue_position
         place = f", number {position} in the queue" if position else ""
         output.data(f"Job {job.id} is{already} {job.state}{place}.")
+        if job.detail.run_id is not None:
+            output.message(f"Its run: keyhole run {job.detail.run_id}")
         output.message(f"Follow it: keyhole logs {job.id} --follow   Cancel it: keyhole cancel {job.id}")
 
 

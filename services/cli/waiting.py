@@ -58,7 +58,12 @@ def ending(job: JobDetail) -> str:
     if job.state is JobState.SUCCEEDED:
         took = output.duration(job.duration_s)
         if job.reused:
-            return f"Job {job.id} had succeeded already ({job.progress.rows:,} rows); --force computes it again."
+            of_run = f", run {job.run_id}" if job.run_id is not None else ""
+            return (
+                f"Job {job.id}{of_run} had succeeded already ({job.progress.rows:,} rows); --force computes it again."
+            )
+        if job.run_id is not None:
+            return f"Job {job.id} succeeded in {took}. Its run: keyhole run {job.run_id}"
         return f"Job {job.id} succeeded: {job.progress.rows:,} rows in {took}."
     if job.error is None:
         return f"Job {job.id} is {job.state}."

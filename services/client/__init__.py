@@ -14,7 +14,18 @@ KeyholeError            what the API refused, with code, message and hint
 from services.client.connection import Unreachable
 from services.client.job import Job, JobCancelled, JobFailed
 from services.client.keyhole import Keyhole
+from services.client.run import Run
 from services.client.suite import Suite, SuiteFailed
 from services.contracts.errors import KeyholeError
 
-__all__ = ["Job", "JobCancelled", "JobFailed", "Keyhole", "KeyholeError", "Suite", "SuiteFailed", "Unreachable"]
+__all__ = [
+    "Job",
+    "JobCancelled",
+    "JobFailed",
+    "Keyhole",
+    "KeyholeError",
+    "Run",
+    "Suite",
+    "SuiteFailed",
+    "Unreachable",
+]

@@ -12,6 +12,8 @@ from services.client import tables as client_tables
 from services.client.connection import Connection
 from services.client.job import Job
 from services.client.local_paths import absolute_source, absolute_sources
+from services.client.pages import items
+from services.client.run import RunCalls
 from services.client.suite import Suite
 from services.contracts.jobs import JobDetail, JobPage, JobView, KindView, TokenCreated, TokenView
 from services.contracts.states import Scope
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-class Keyhole:
+class Keyhole(RunCalls):
     """A client of one API. Without arguments: KEYHOLE_API_URL and KEYHOLE_TOKEN, else the embedded stack."""
 
     def __init__(self, url: str | None = None, token: str | None = None) -> None:
@@ -104,16 +106,7 @@ class Keyhole:
             "created_after": created_after.isoformat() if created_after else None,
             "created_before": created_before.isoformat() if created_before else None,
         }
-        parameters: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
-        left = limit
-        while left is None or left > 0:
-            answer = self._connection.request("GET", "/v1/jobs", params={**parameters, "limit": min(left or 200, 200)})
-            page = JobPage.model_validate_json(answer.content)
-            yield from page.items
-            if page.next is None:
-                return
-            parameters["cursor"] = page.next
-            left = left - len(page.items) if left is not None else None
+        return items(self._connection, "/v1/jobs", JobPage, filters, limit)
 
     def submit_suite(
         self,
@@ -156,18 +149,7 @@ class Keyhole:
 
     def suites(self, *, text: str | None = None, limit: int | None = None) -> Iterator[SuiteView]:
         """Suites whose name holds the text, newest first, fetched page by page; at most ``limit``."""
-        parameters: dict[str, Any] = {} if text is None else {"q": text}
-        left = limit
-        while left is None or left > 0:
-            answer = self._connection.request(
-                "GET", "/v1/suites", params={**parameters, "limit": min(left or 200, 200)}
-            )
-            page = SuitePage.model_validate_json(answer.content)
-            yield from page.items
-            if page.next is None:
-                return
-            parameters["cursor"] = page.next
-            left = left - len(page.items) if left is not None else None
+        return items(self._connection, "/v1/suites", SuitePage, {"q": text}, limit)
 
     def presets(self) -> list[Preset]:
         """The named suites, with all their settings."""

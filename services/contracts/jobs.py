@@ -83,6 +83,7 @@ class JobView(BaseModel):
     progress: JobProgress
     error: JobError | None
     submitted_by: str | None  # name of the token
+    run_id: int | None = None  # of training jobs: the run that they make
 
 
 class AttemptView(BaseModel):

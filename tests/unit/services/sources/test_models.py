@@ -80,7 +80,7 @@ def test_a_missing_folder_below_the_roots_is_not_found(settings: Settings) -> No
 
 
 def test_a_checkpoint_is_refused_with_what_to_use_instead(settings: Settings) -> None:
-    with pytest.raises(KeyholeError, match="no checkpoints") as refused:
+    with pytest.raises(KeyholeError, match="looked up in the database") as refused:
         resolve_model("checkpoint:3", settings)
     assert refused.value.code == ErrorCode.INVALID_SOURCE
 
