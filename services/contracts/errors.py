@@ -27,6 +27,7 @@ class ErrorCode(StrEnum):
     MODEL_CHANGED = "model_changed"
     MODEL_UNSUPPORTED = "model_unsupported"
     PARITY_FAILED = "parity_failed"
+    CHECKPOINT_DAMAGED = "checkpoint_damaged"
     # the data set
     DATASET_NOT_FOUND = "dataset_not_found"
     DATASET_INVALID = "dataset_invalid"
@@ -69,6 +70,7 @@ RULES: dict[ErrorCode, CodeRule] = {
     ErrorCode.MODEL_CHANGED: CodeRule("the model's files are not those that were submitted"),
     ErrorCode.MODEL_UNSUPPORTED: CodeRule("the architecture cannot be measured"),
     ErrorCode.PARITY_FAILED: CodeRule("logits through the seam differ from the model's own"),
+    ErrorCode.CHECKPOINT_DAMAGED: CodeRule("bytes of a stored checkpoint are lost or not those that were stored"),
     ErrorCode.DATASET_NOT_FOUND: CodeRule("no data set at that source"),
     ErrorCode.DATASET_INVALID: CodeRule("the data set cannot be read as its form says"),
     ErrorCode.DATASET_CHANGED: CodeRule("the data set's files are not those that were submitted"),

@@ -5,7 +5,8 @@ CREATE TABLE keyhole.piece (
     size      integer NOT NULL,
     content   bytea,
     store     text,
-    seen_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    seen_at   timestamptz DEFAULT clock_timestamp(),
+    CHECK (content IS NULL OR seen_at IS NOT NULL),
     CHECK ((content IS NULL) = (store IS NOT NULL))
 );
 ALTER TABLE keyhole.piece ALTER COLUMN content SET STORAGE EXTERNAL;
@@ -14,7 +15,7 @@ COMMENT ON COLUMN keyhole.piece.sha256 IS 'SHA-256 of the bytes';
 COMMENT ON COLUMN keyhole.piece.size IS 'number of bytes';
 COMMENT ON COLUMN keyhole.piece.content IS 'the bytes; null if they lie in a store outside the database';
 COMMENT ON COLUMN keyhole.piece.store IS 'address of the store outside, as KEYHOLE_CHECKPOINT_STORE gave it';
-COMMENT ON COLUMN keyhole.piece.seen_at IS 'when a writer last asked for it; what nobody refers to is removed an hour later';
+COMMENT ON COLUMN keyhole.piece.seen_at IS 'when a writer last asked for it; what nobody refers to is removed an hour later. Null while it is being written to a store outside, or removed from it';
 
 CREATE TABLE keyhole.checkpoint (
     id                    integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -1,0 +1,112 @@
+"""Where the bytes of pieces lie: in the table ``piece``, or as objects <aa>/<sha256> of a store outside.
+
+A piece is there when its ``seen_at`` is set. One that is being written to a store outside, or removed from it, has
+none: its row comes before the object and goes after it, so that no object is without a row, and both writer and
+collector hold the row's lock while they touch the object.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from psycopg import Connection
+
+from db import object_store
+from db.checkpoint_pieces import Piece
+from services.contracts.errors import KeyholeError
+
+BATCH_BYTES = 32 << 20  # in memory at a time, and in one transaction
+
+
+def put(conn: Connection, pieces: Sequence[Piece], store: str | None) -> bool:
+    """Have the pieces in the database, or with their bytes in ``store``; False where it must be called again.
+
+    Call in a transaction of its own. Only the bytes that are not there already are sent.
+    """
+    by_sha = {piece.sha256: piece for piece in sorted(pieces, key=lambda piece: piece.sha256)}  # one order of locks
+    there = _seen(conn, list(by_sha))
+    missing = [piece for sha256, piece in by_sha.items() if sha256 not in there]
+    if not missing:
+        return True
+    announced = _announced(conn, missing, store)
+    if store is None:
+        _insert(conn, missing)
+        return True
+    return _put_outside(conn, missing, store, announced)
+
+
+def get(conn: Connection, sha256s: Sequence[bytes]) -> Iterator[bytes | None]:
+    """The bytes of the pieces in this order, checked against their SHA-256; None for each that is lost or damaged."""
+    found = {
+        sha256: (content, store)
+        for sha256, content, store in conn.execute(
+            "SELECT sha256, content, store FROM keyhole.piece WHERE sha256 = ANY(%s) AND seen_at IS NOT NULL",
+            (list(set(sha256s)),),
+            binary=True,
+        )
+    }
+    for sha256 in sha256s:
+        content, store = found.get(sha256, (None, None))
+        if content is None and store is not None:
+            content = object_store.read(store, sha256)
+        yield content if content is not None and hashlib.sha256(content).digest() == sha256 else None
+
+
+def _seen(conn: Connection, sha256s: list[bytes]) -> set[bytes]:
+    """Those that are there; they will not be collected for an hour."""
+    rows = conn.execute(
+        """
+        WITH there AS (SELECT sha256 FROM keyhole.piece
+                       WHERE sha256 = ANY(%s) AND seen_at IS NOT NULL ORDER BY sha256 FOR NO KEY UPDATE)
+        UPDATE keyhole.piece SET seen_at = clock_timestamp() FROM there WHERE piece.sha256 = there.sha256
+        RETURNING piece.sha256
+        """,
+        (sha256s,),
+        binary=True,
+    )
+    return {row[0] for row in rows}
+
+
+def _announced(conn: Connection, missing: Sequence[Piece], store: str | None) -> set[bytes]:
+    """Those that have a row, now locked, and no bytes: left by a writer that died, or about to be collected."""
+    rows = conn.execute(
+        "SELECT sha256, store FROM keyhole.piece WHERE sha256 = ANY(%s) AND seen_at IS NULL ORDER BY sha256 FOR UPDATE",
+        ([piece.sha256 for piece in missing],),
+        binary=True,
+    ).fetchall()
+    for sha256, former in rows:
+        if former != store:
+            with suppress(KeyholeError):  # a store that is gone leaves what nobody can remove
+                object_store.remove(former, [sha256])
+    return {row[0] for row in rows}
+
+
+def _insert(conn: Connection, missing: Sequence[Piece]) -> None:
+    with conn.pipeline():
+        for piece in missing:
+            conn.execute(
+                """
+                INSERT INTO keyhole.piece (sha256, size, content) VALUES (%s, %s, %b)
+                ON CONFLICT (sha256) DO UPDATE SET seen_at = clock_timestamp(), content = excluded.content, store = NULL
+                """,
+                (piece.sha256, len(piece.content), piece.content),
+            )
+
+
+def _put_outside(conn: Connection, missing: Sequence[Piece], store: str, announced: set[bytes]) -> bool:
+    """Write the objects that have a row, under its lock, and announce the others."""
+    writable = {piece.sha256: piece.content for piece in missing if piece.sha256 in announced}
+    object_store.write(store, writable)
+    conn.execute(
+        "UPDATE keyhole.piece SET seen_at = clock_timestamp(), store = %s, content = NULL WHERE sha256 = ANY(%s)",
+        (store, list(writable)),
+    )
+    new = [piece for piece in missing if piece.sha256 not in announced]
+    with conn.pipeline():
+        for piece in new:
+            conn.execute(
+                "INSERT INTO keyhole.piece (sha256, size, store, seen_at) VALUES (%s, %s, %s, NULL) "
+                "ON CONFLICT DO NOTHING",
+                (piece.sha256, len(piece.content), store),
+            )
+    return not new

@@ -1,0 +1,209 @@
+"""Checkpoints as rows: found, listed, and which of a run's are kept. Their bytes are db.checkpoint_store's business."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from psycopg import Connection, sql
+from psycopg.rows import class_row
+
+from db.checkpoint_store import RESUME_FILE, no_checkpoint
+from services.contracts.errors import ErrorCode, KeyholeError
+from services.contracts.states import JobState
+
+
+@dataclass(frozen=True)
+class CheckpointRow:
+    id: int
+    run_id: int
+    step: int
+    reasons: list[str]
+    identity: str
+    source: str | None
+    model_type: str
+    config: dict[str, Any]
+    validation_loss_nats: float | None
+    resumable: bool
+    created_at: datetime
+    # joined
+    run_name: str
+    variant: str | None
+    job_id: int | None
+    bytes: int  # of its files, what they share with others counted in full
+
+
+@dataclass(frozen=True)
+class CheckpointFilter:
+    """Conditions of a listing; None means any."""
+
+    run_id: int | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    reason: str | None = None
+    model_type: str | None = None
+    variant: str | None = None
+    min_loss_nats: float | None = None
+    max_loss_nats: float | None = None
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Which checkpoints of a run stay."""
+
+    keep: int | None = None  # newest of reason interval; None is all
+    keep_optimizer: bool = False  # the state for resuming of all, not only of the newest
+
+
+_SELECT = """
+SELECT checkpoint.*, run.name AS run_name, run.variant, run.job_id,
+       (SELECT coalesce(sum(size), 0)::bigint FROM keyhole.checkpoint_file WHERE checkpoint_id = checkpoint.id) AS bytes
+FROM keyhole.checkpoint JOIN keyhole.run ON run.id = checkpoint.run_id
+"""
+_ORDER = {"first": "step", "last": "step DESC", "best": "validation_loss_nats, step"}
+
+
+def get(conn: Connection, checkpoint_id: int) -> CheckpointRow | None:
+    return _one(conn, "WHERE checkpoint.id = %s", checkpoint_id)
+
+
+def listed(
+    conn: Connection, condition: CheckpointFilter, *, before_id: int | None = None, limit: int = 50
+) -> list[CheckpointRow]:
+    """Checkpoints newest first, below ``before_id``: keyset pagination."""
+    clauses = {
+        "checkpoint.id < %(before_id)s": before_id,
+        "checkpoint.run_id = %(run_id)s": condition.run_id,
+        "checkpoint.step >= %(first_step)s": condition.first_step,
+        "checkpoint.step <= %(last_step)s": condition.last_step,
+        "%(reason)s = ANY(checkpoint.reasons)": condition.reason,
+        "checkpoint.model_type = %(model_type)s": condition.model_type,
+        "run.variant = %(variant)s": condition.variant,
+        "checkpoint.validation_loss_nats >= %(min_loss_nats)s": condition.min_loss_nats,
+        "checkpoint.validation_loss_nats <= %(max_loss_nats)s": condition.max_loss_nats,
+    }
+    chosen = [sql.SQL(clause) for clause, value in clauses.items() if value is not None]  # type: ignore[arg-type]  # literals
+    query = sql.SQL(_SELECT) + (sql.SQL("WHERE ") + sql.SQL(" AND ").join(chosen) if chosen else sql.SQL(""))
+    query += sql.SQL(" ORDER BY checkpoint.id DESC LIMIT %(limit)s")
+    with conn.cursor(row_factory=class_row(CheckpointRow)) as cursor:
+        return cursor.execute(query, vars(condition) | {"before_id": before_id, "limit": limit}).fetchall()
+
+
+def of_run(conn: Connection, run_id: int) -> list[CheckpointRow]:
+    """The run's checkpoints in the order of their steps."""
+    with conn.cursor(row_factory=class_row(CheckpointRow)) as cursor:
+        return cursor.execute(_SELECT + "WHERE run_id = %s ORDER BY step", (run_id,)).fetchall()
+
+
+def at(conn: Connection, run_id: int, place: str) -> CheckpointRow | None:
+    """The run's checkpoint at a step, or its ``first``, ``last`` or ``best``: the lowest validation loss."""
+    if place.isdecimal():
+        return _one(conn, "WHERE run_id = %s AND step = %s", run_id, int(place))
+    measured = "AND validation_loss_nats IS NOT NULL" if place == "best" else ""
+    return _one(conn, f"WHERE run_id = %s {measured} ORDER BY {_ORDER[place]} LIMIT 1", run_id)
+
+
+def newest_resumable(conn: Connection, run_id: int) -> CheckpointRow | None:
+    """The checkpoint from which a run that was lost goes on."""
+    return _one(conn, "WHERE run_id = %s AND resumable ORDER BY step DESC LIMIT 1", run_id)
+
+
+def tidy(conn: Connection, run_id: int, policy: Policy) -> None:
+    """Take away the reasons that no longer hold, and the checkpoints and files that are then kept for none.
+
+    Best is the lowest validation loss so far (the earliest such step), last the highest step, resume the newest from
+    which the run can go on. A checkpoint that a job which has not ended is to read stays until ``remove_unwanted``.
+    """
+    conn.execute("SELECT FROM keyhole.run WHERE id = %s FOR UPDATE", (run_id,))
+    newest = {
+        "best": "validation_loss_nats, step",
+        "last": "step DESC",
+        "resume": "resumable DESC, step DESC",
+    }
+    for reason, order in newest.items():
+        _take_away(conn, run_id, reason, order, 1)
+    if policy.keep is not None:
+        _take_away(conn, run_id, "interval", "step DESC", policy.keep)
+    if not policy.keep_optimizer:
+        conn.execute(
+            """
+            WITH older AS (
+                UPDATE keyhole.checkpoint SET resumable = false
+                WHERE run_id = %(run)s AND resumable
+                  AND step < (SELECT max(step) FROM keyhole.checkpoint WHERE run_id = %(run)s AND resumable)
+                RETURNING id)
+            DELETE FROM keyhole.checkpoint_file USING older
+            WHERE checkpoint_file.checkpoint_id = older.id AND name = %(name)s
+            """,
+            {"run": run_id, "name": RESUME_FILE},
+        )
+    remove_unwanted(conn, run_id)
+
+
+def remove_unwanted(conn: Connection, run_id: int | None = None) -> int:
+    """Delete the checkpoints, of all runs or one, that are kept for no reason and that no open job is to read."""
+    removed = conn.execute(
+        f"""
+        DELETE FROM keyhole.checkpoint WHERE reasons = '{{}}' AND run_id = coalesce(%s, run_id)
+          AND NOT EXISTS ({_READERS})
+        """,  # noqa: S608  # a condition of this file
+        (run_id,),
+    )
+    return removed.rowcount
+
+
+def delete(conn: Connection, checkpoint_id: int) -> None:
+    """Delete a checkpoint; raises KeyholeError (not_found; conflict while a job that has not ended needs it)."""
+    found = conn.execute(
+        """
+        SELECT checkpoint.run_id, checkpoint.step, checkpoint.resumable, job.id, job.state
+        FROM keyhole.checkpoint JOIN keyhole.run ON run.id = checkpoint.run_id
+        LEFT JOIN keyhole.job ON job.id = run.job_id
+        WHERE checkpoint.id = %s FOR UPDATE OF checkpoint
+        """,
+        (checkpoint_id,),
+    ).fetchone()
+    if found is None:
+        raise no_checkpoint(checkpoint_id)
+    run_id, step, resumable, job_id, state = found
+    reader = conn.execute(
+        f"SELECT reader.id FROM keyhole.checkpoint, LATERAL ({_READERS}) AS reader WHERE checkpoint.id = %s",  # noqa: S608  # the same
+        (checkpoint_id,),
+    ).fetchone()
+    if reader is not None:
+        raise KeyholeError(
+            ErrorCode.CONFLICT,
+            f"Job {reader[0]} is to read checkpoint {checkpoint_id}.",
+            f"Wait for it, or cancel it: keyhole cancel {reader[0]}",
+        )
+    newest = newest_resumable(conn, run_id)
+    if resumable and state != JobState.SUCCEEDED and job_id is not None and newest and newest.step == step:
+        raise KeyholeError(
+            ErrorCode.CONFLICT,
+            f"Run {run_id} would go on from checkpoint {checkpoint_id}: its job {job_id} is {state}.",
+            f"Wait for it, or delete the job with all it made: keyhole delete {job_id}",
+        )
+    conn.execute("DELETE FROM keyhole.checkpoint WHERE id = %s", (checkpoint_id,))
+
+
+# jobs that have not ended and are to read the checkpoint of the row
+_READERS = """
+SELECT job.id FROM keyhole.job WHERE job.state IN ('queued', 'running', 'cancelling')
+  AND (job.model_source = 'checkpoint:' || checkpoint.id
+       OR EXISTS (SELECT FROM keyhole.job_model
+                  WHERE job_id = job.id AND job_model.source = 'checkpoint:' || checkpoint.id))
+"""
+
+
+def _take_away(conn: Connection, run_id: int, reason: str, order: str, keep: int) -> None:
+    """Take the reason from all but the first ``keep`` that have it, in this order."""
+    statement = f"""
+        UPDATE keyhole.checkpoint SET reasons = array_remove(reasons, %(reason)s)
+        WHERE id IN (SELECT id FROM keyhole.checkpoint WHERE run_id = %(run)s AND %(reason)s = ANY(reasons)
+                     ORDER BY {order} OFFSET %(keep)s)
+        """  # noqa: S608  # the orders are those above
+    conn.execute(statement.encode(), {"run": run_id, "reason": reason, "keep": keep})
+
+
+def _one(conn: Connection, where: str, *values: Any) -> CheckpointRow | None:
+    with conn.cursor(row_factory=class_row(CheckpointRow)) as cursor:
+        return cursor.execute((_SELECT + where).encode(), values).fetchone()
