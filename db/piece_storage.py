@@ -29,7 +29,7 @@ def put(conn: Connection, pieces: Sequence[Piece], store: str | None) -> bool:
     if not missing:
         return True
     announced = _announced(conn, missing, store)
-    if store is None:
+    if not store:
         _insert(conn, missing)
         return True
     return _put_outside(conn, missing, store, announced)

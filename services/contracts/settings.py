@@ -39,6 +39,8 @@ class Settings(BaseSettings):
     dashboard_port: int = 8472
     model_roots: Annotated[tuple[Path, ...], NoDecode] = ()  # colon-separated folders that path: may name
     data_roots: Annotated[tuple[Path, ...], NoDecode] = ()  # colon-separated folders that file: and tokens: may name
+    checkpoint_store: str | None = None  # address of fsspec for the bytes of checkpoints; none is the database
+    checkpoint_cache_bytes: int = 20_000_000_000  # on each worker, for checkpoints out of the database
     devices: str = "auto"  # auto, cpu, or comma-separated GPU indices
     queues: str = "probe,training"
     sql_timeout_s: float = 30.0
