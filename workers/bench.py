@@ -34,6 +34,10 @@ class Bench:
         self._model = ((identity, dtype), loaded)
         return loaded
 
+    def clear(self) -> None:
+        """Let go of both: their memory is needed."""
+        self._model = self._tokens = None
+
     def fresh_model(self, source: str, identity: str, dtype: str) -> LoadedModel:
         loaded = load_model(source, device=self.device, dtype=dtype, settings=self.settings)
         if loaded.identity != identity:
@@ -69,17 +73,23 @@ class Bench:
 
 def environment_of(loaded: LoadedModel, parameters: ProbeParameters) -> dict[str, Any]:
     """Stored with each job: device, arithmetic, versions, host, and the memory that its passes were thought to need."""
-    on_gpu = loaded.device == "cuda"
     return {
-        "device": torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine(),
-        "dtype": parameters.dtype,
+        **surroundings(loaded.device, parameters.dtype),
+        "memory_estimate_bytes": estimate_bytes(
+            loaded.architecture, parameters.length, parameters.batch, parameters.dtype
+        ),
+    }
+
+
+def surroundings(device: str, dtype: str) -> dict[str, Any]:
+    """What numbers may depend on besides what was asked."""
+    return {
+        "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine(),
+        "dtype": dtype,
         "torch": torch.__version__,
         "transformers": version("transformers"),
         "keyhole": version("keyhole"),
         "python": platform.python_version(),
         "host": socket.gethostname(),
         "threads": torch.get_num_threads(),
-        "memory_estimate_bytes": estimate_bytes(
-            loaded.architecture, parameters.length, parameters.batch, parameters.dtype
-        ),
     }

@@ -55,7 +55,13 @@ def _serve(device: str, report: int, tokens: queue.SimpleQueue[UUID], configurat
     patience_s = configuration.life.lease_s + configuration.life.database_grace_s
     while True:
         ledger = Ledger(url, patience_s, attempts.connection_name(token))
-        measuring.run(token, bench, ledger)
+        if ledger.transact(lambda conn: attempts.queue_of(conn, token)) == "training":  # noqa: B023  # called at once
+            from workers import training_job
+
+            bench.clear()
+            training_job.run(token, device, configuration, ledger)
+        else:
+            measuring.run(token, bench, ledger)
         ledger.close()
         _idle.set()
         _send(report, '{"type": "done"}')

@@ -56,6 +56,15 @@ def next_job(conn: Connection, queue: str) -> int | None:
     return row[0] if row else None
 
 
+def queue_of(conn: Connection, token: UUID) -> str | None:
+    """The queue of the job that an attempt is on."""
+    row = conn.execute(
+        "SELECT job.queue FROM keyhole.attempt JOIN keyhole.job ON job.id = attempt.job_id WHERE attempt.token = %s",
+        (token,),
+    ).fetchone()
+    return row[0] if row else None
+
+
 def next_of_model(conn: Connection, queue: str, after: int) -> int | None:
     """The job that a child which has just finished job ``after`` may go on with, its model being loaded; or None.
 

@@ -1,4 +1,4 @@
-"""How much memory a forward and backward pass with frozen weights needs, before it is tried."""
+"""How much memory forward and backward passes need, of frozen weights or in training, before they are tried."""
 
 from workers.models.loaded import Architecture
 
@@ -18,3 +18,13 @@ def estimate_bytes(architecture: Architecture, length: int, batch: int, dtype: s
     activations = tokens * architecture.layers * _KEPT_PER_LAYER * architecture.d_model * size
     logits = tokens * architecture.vocabulary_size * _LOGIT_BYTES
     return weights + activations + logits
+
+
+# float32, whatever the passes are in: the weight, its gradient, and two moments of AdamW
+_TRAINED_BYTES = 16
+
+
+def training_bytes(architecture: Architecture, length: int, batch: int, dtype: str) -> int:
+    """The same of a training step: weights, gradients and optimizer's state in float32, and what its passes keep."""
+    passes = estimate_bytes(architecture, length, batch, dtype) - architecture.parameters * _BYTES[dtype]
+    return passes + architecture.parameters * _TRAINED_BYTES

@@ -27,7 +27,7 @@ def staged(vetted: VettedFolder, settings: Settings) -> Iterator[Path]:
     """
     sources = {name: (vetted.folder / name).resolve() for name in vetted.files}
     stamps = {name: stamp(path) for name, path in sources.items()}
-    with _folder_of_this_process(settings.cache / "loading") as folder:
+    with folder_of_this_process(settings.cache / "loading") as folder:
         for file, path in sources.items():
             if file == "config.json":
                 (folder / file).write_text(json.dumps(harmless(vetted.config)))
@@ -44,7 +44,7 @@ def staged(vetted: VettedFolder, settings: Settings) -> Iterator[Path]:
 
 
 @contextmanager
-def _folder_of_this_process(parent: Path) -> Iterator[Path]:
+def folder_of_this_process(parent: Path) -> Iterator[Path]:
     """An empty folder below ``parent``; those of processes that were killed are removed when nobody else loads."""
     parent.mkdir(parents=True, exist_ok=True)
     with (parent / "lock").open("w") as lock:  # shared by all who load, on whatever machine; the kernel releases it

@@ -1,0 +1,188 @@
+"""Serving an attempt on a training job: put the run together where it stopped, and claim segment after segment.
+
+A segment is a shard of the job, a number of steps; one attempt at a time trains a run, so that it gets them in order.
+The state with which a segment ends becomes visible in the transaction that marks it done: whatever kills the process,
+the next attempt begins where the last finished segment ended and computes the same trajectory.
+"""
+
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from psycopg import Connection
+
+from db import checkpoint_store
+from db.repositories import attempts, checkpoints, counters, events, jobs, models, shards
+from db.repositories.checkpoints import CheckpointRow
+from db.repositories.jobs import JobRow
+from services.contracts.errors import ErrorCode, KeyholeError
+from services.contracts.kinds import KINDS
+from services.contracts.settings import Settings
+from services.contracts.states import AttemptOutcome, JobState
+from services.contracts.training.training import TrainingParameters
+from workers.bench import surroundings
+from workers.lifecycle import Ledger
+from workers.measuring import ClaimLostError
+from workers.models.memory import training_bytes
+from workers.models.staging import folder_of_this_process
+from workers.training import assembly
+from workers.training.assembly import Assembled, Order
+from workers.training.divergence import DivergedError
+from workers.training_sink import DatabaseSink
+
+_DECIDES = ("device", "dtype", "torch", "threads")  # surroundings on which the last bits of a run depend
+
+
+@dataclass(frozen=True)
+class Member:
+    """The job that is trained, under its attempt."""
+
+    token: UUID
+    job: JobRow
+    run_id: int
+    parameters: TrainingParameters
+
+
+def run(attempt_token: UUID, device: str, settings: Settings, ledger: Ledger) -> None:
+    """Serve an attempt until its run has taken its last step, and end the job."""
+    member = ledger.transact(lambda conn: _member(conn, attempt_token))
+    if member is None:
+        return
+    if member.job.shards_done < member.job.shards:
+        try:
+            with folder_of_this_process(settings.cache / "training") as folder:
+                _train(member, device, settings, ledger, folder)
+        except ClaimLostError:  # cancelled, or another attempt goes on
+            ledger.transact(lambda conn: counters.increment(conn, "duplicates_refused"))
+            return
+    with suppress(ClaimLostError):
+        ledger.transact(lambda conn: _succeed(conn, member))
+
+
+def _member(conn: Connection, attempt_token: UUID) -> Member | None:
+    row = conn.execute(
+        "SELECT job_id FROM keyhole.attempt WHERE token = %s AND ended_at IS NULL", (attempt_token,)
+    ).fetchone()
+    job = jobs.get(conn, row[0]) if row else None
+    if job is None:
+        return None
+    kind = KINDS[job.kind]
+    if kind.version != job.version:
+        raise KeyholeError(
+            ErrorCode.UNEXPECTED,
+            f"This worker computes {job.kind} in version {kind.version}; the job asks for version {job.version}.",
+            "Workers and API must run the same release: upgrade the workers, then retry the job.",
+        )
+    parameters = kind.parameters.model_validate(job.parameters)
+    assert isinstance(parameters, TrainingParameters)
+    assert job.run_id is not None, "a training job is inserted with its run"
+    return Member(attempt_token, job, job.run_id, parameters)
+
+
+def _train(member: Member, device: str, settings: Settings, ledger: Ledger, folder: Path) -> None:
+    started = time.monotonic()
+    found = ledger.transact(lambda conn: checkpoints.newest_resumable(conn, member.run_id))
+    if found is not None:
+        ledger.transact(lambda conn: checkpoint_store.download(conn, found.id, folder, names=assembly.CHECKPOINT_FILES))
+    made = assembly.assembled(
+        _order(member),
+        None if found is None else folder,
+        device,
+        settings,
+        phase=lambda name: ledger.transact(lambda conn: jobs.set_phase(conn, member.job.id, name)),
+    )
+    trainer = made.trainer
+    environment = surroundings(device, member.parameters.dtype)
+    told = environment | {
+        "memory_estimate_bytes": training_bytes(
+            made.architecture, member.parameters.length, member.parameters.batch, member.parameters.dtype
+        ),
+        "preparation_s": round(time.monotonic() - started, 3),
+    }
+    ledger.transact(lambda conn: _describe(conn, member, made, told))
+    ledger.transact(lambda conn: jobs.set_phase(conn, member.job.id, "training"))
+    sink = DatabaseSink(ledger, member.run_id, trainer, made.tokenizer, folder, settings.checkpoint_store, environment)
+    begun = False
+    while (segment := ledger.transact(lambda conn: shards.claim(conn, member.token))) is not None:
+        stop = segment.first_sequence + segment.sequences
+        if not segment.first_sequence <= trainer.step < stop:
+            raise _state_gone(member, segment.first_sequence, found)
+        sink.enter(segment)
+        if not begun:
+            begun = True
+            if found is None:
+                trainer.begin(sink)
+            else:
+                ledger.transact(lambda conn: _tell_resumed(conn, member, found, made, environment))
+        try:
+            due = trainer.advance(stop, sink)
+        except DivergedError as error:
+            sink.flush()
+            raise ledger.transact(partial(_diverged, member=member, error=error)) from error
+        sink.finish(due)
+
+
+def _order(member: Member) -> Order:
+    job = member.job
+    return Order(job.model_source, job.model_identity, job.dataset_source, job.dataset_identity, member.parameters)
+
+
+def _describe(conn: Connection, member: Member, made: Assembled, environment: dict[str, Any]) -> None:
+    """Store what the run is made of; the model is the one it started from."""
+    job, architecture = member.job, made.architecture
+    jobs.describe(
+        conn,
+        job.id,
+        model_id=models.store(
+            conn, job.model_identity, job.model_source, architecture.model_type, asdict(architecture)
+        ),
+        environment=environment,
+        checks=None if made.parity is None else {"parity": made.parity},
+    )
+
+
+def _tell_resumed(
+    conn: Connection, member: Member, found: CheckpointRow, made: Assembled, environment: dict[str, Any]
+) -> None:
+    """An event that says from where a run goes on, and what is not as it was: then the last bits may differ."""
+    before = made.stored_with or {}
+    changed = {
+        name: [before.get(name), environment[name]] for name in _DECIDES if before.get(name) != environment[name]
+    }
+    detail = {"step": found.step, "checkpoint": found.id, **({"changed": changed} if changed else {})}
+    events.append(conn, member.job.id, "resumed", detail)
+
+
+def _state_gone(member: Member, first: int, found: CheckpointRow | None) -> KeyholeError:
+    there = "none is there" if found is None else f"the newest is of step {found.step}"
+    return KeyholeError(
+        ErrorCode.NOT_FOUND,
+        f"Run {member.run_id} is to go on from the state of step {first}, but {there}.",
+        "Its checkpoint was deleted. Submit the job again with force to train from the start.",
+    )
+
+
+def _diverged(conn: Connection, member: Member, error: DivergedError) -> KeyholeError:
+    sound = [row for row in checkpoints.of_run(conn, member.run_id) if row.step <= error.sound_step]
+    last = f" The last checkpoint before is checkpoint:{sound[-1].id}, of step {sound[-1].step}." if sound else ""
+    go_on = f", or go on from there with other settings: --model checkpoint:{sound[-1].id}" if sound else ""
+    return KeyholeError(
+        ErrorCode.DIVERGED,
+        f"Run {member.run_id} diverged at step {error.step}: {error.what}.{last}",
+        f"Submit it with a lower optimizer.learning_rate, a longer schedule.warmup_steps or a smaller clip{go_on}.",
+    )
+
+
+def _succeed(conn: Connection, member: Member) -> None:
+    """Mark the job succeeded if all its segments are done."""
+    if jobs.lock(conn, member.job.id) is not JobState.RUNNING:
+        raise ClaimLostError
+    now = jobs.get(conn, member.job.id)
+    if now is None or now.shards_done < now.shards:
+        return
+    jobs.set_state(conn, member.job.id, JobState.SUCCEEDED)
+    attempts.end(conn, member.token, AttemptOutcome.COMPLETED)
