@@ -85,8 +85,11 @@ def write(conn: Connection, run_id: int, metrics: Sequence[Metric], matrices: Se
 def told(conn: Connection, run_id: int, steps_done: int) -> None:
     """Tell how far the run is: in its row and as the phase of its running job, without an event."""
     conn.execute(
-        "UPDATE keyhole.job SET phase = format('step %%s of %%s', %s::integer, run.steps), "
-        "changed_at = clock_timestamp() FROM keyhole.run WHERE run.id = %s AND job.id = run.job_id AND job.state = 'running'",
+        """
+        UPDATE keyhole.job
+        SET phase = format('step %%s of %%s', %s::integer, run.steps), changed_at = clock_timestamp()
+        FROM keyhole.run WHERE run.id = %s AND job.id = run.job_id AND job.state = 'running'
+        """,
         (steps_done, run_id),
     )
     conn.execute("UPDATE keyhole.run SET steps_done = %s WHERE id = %s", (steps_done, run_id))
