@@ -92,7 +92,7 @@ def new_job(
         version=kind.version,
         queue=kind.queue,
         priority=body.priority,
-        label=body.label,
+        label=body.label or model.label,
         model_source=model.source,
         model_identity=model.identity,
         dataset_source=dataset.source,

@@ -26,6 +26,7 @@ class ResolvedModel:
     model_type: str
     config: dict[str, Any]  # config.json, or what stands for it
     folder: Path | None  # where the files lie, if they do already
+    label: str | None = None  # what to call it, where the source does not say: run and step of a checkpoint
 
 
 def resolve_model(text: str, settings: Settings) -> ResolvedModel:

@@ -1,4 +1,4 @@
-"""Series of models by one source: hub revisions that match a pattern, or the folders in a folder."""
+"""Series of models by one source: hub revisions that match a pattern, the folders in a folder, a run's checkpoints."""
 
 import fnmatch
 import re
@@ -16,8 +16,10 @@ _WILD = re.compile(r"[*?\[]")
 
 
 def is_series(source: str) -> bool:
-    """Whether the source names several models: a pattern after ``@`` of a hub model, or at the end of a path."""
+    """Whether the source names several models: a run, or a pattern after ``@`` of a hub model or at a path's end."""
     form, _, rest = source.strip().partition(":")
+    if form == "run":
+        return "@" not in rest
     if form == "hf":
         return bool(_WILD.search(rest.partition("@")[2]))
     return form == "path" and rest.endswith("/*")
@@ -26,11 +28,18 @@ def is_series(source: str) -> bool:
 def models_of(source: str, settings: Settings) -> list[str]:
     """The models of a series in the order of the numbers in their names; a plain source as it is.
 
+    A run's checkpoints are in the database, and so for the API to name: here a run is invalid_source.
     Raises KeyholeError: invalid_source, model_not_found (nothing matches), invalid_request (too many), unavailable.
     """
     if not is_series(source):
         return [source]
     form, _, rest = source.strip().partition(":")
+    if form == "run":
+        raise KeyholeError(
+            ErrorCode.INVALID_SOURCE,
+            f"{source!r} is looked up in the database, which is not at hand here.",
+            "Name it in a submission.",
+        )
     if form == "hf":
         name, _, pattern = rest.partition("@")
         parse_model_source(f"hf:{name}")  # refuses what is no name
@@ -45,11 +54,16 @@ def models_of(source: str, settings: Settings) -> list[str]:
             f"{source!r} matches no model.",
             "A pattern is matched against branches and tags of the repository; a folder must hold folders of models.",
         )
+    return within_limit(source, found)
+
+
+def within_limit(source: str, found: list[str]) -> list[str]:
+    """The models that a series has; raises KeyholeError (invalid_request) if they are too many for a suite."""
     if len(found) > MOST_MODELS:
         raise KeyholeError(
             ErrorCode.INVALID_REQUEST,
             f"{source!r} matches {len(found)} models; a suite takes {MOST_MODELS}.",
-            "Narrow the pattern, such as @step1*000.",
+            "Narrow the pattern, such as @step1*000, or name some checkpoints of a run, such as run:1@1000.",
         )
     return found
 

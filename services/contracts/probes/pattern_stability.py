@@ -31,9 +31,15 @@ def run_and_step(source: str) -> tuple[str, int]:
     """Run and step that a model source tells: the last number of its revision, or of its folder, is the step.
 
     ``hf:ORG/NAME@step100`` is step 100 of run NAME, ``path:runs/a/step-100`` step 100 of run a; without number step 0.
+    ``run:5@100`` is step 100 of ``run 5``. What ``checkpoint:7`` is of does not show: it is a run of its own.
     """
     form, _, rest = source.strip().partition(":")
-    if form == "hf":
+    if form == "run":
+        number, _, last = rest.partition("@")
+        run = f"run {number}"
+    elif form == "checkpoint":
+        run, last = f"checkpoint {rest}", ""
+    elif form == "hf":
         name, _, last = rest.partition("@")
         run = name.rpartition("/")[2]
     else:
