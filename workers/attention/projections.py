@@ -10,9 +10,11 @@ What the model does to such a product before attention gets it stands in ``then`
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
+
+from workers.attention import definition
 
 Step = Literal["norm", "clip", "rotary"]
 
@@ -20,6 +22,7 @@ Step = Literal["norm", "clip", "rotary"]
 # that ``_rotated`` knows
 _NOT_ROTARY = frozenset({"gpt2", "gpt_bigcode", "opt"})
 _LATENT = "latent attention: norms stand between its low-rank factors, so q, k and v are not linear in x"
+_FUSED = ("c_attn", "query_key_value", "qkv_proj")
 _UNKNOWN = "its projections are not stored in a layout that Keyhole knows"
 
 
@@ -66,8 +69,9 @@ def projections(attention_module: nn.Module, heads: int, kv_heads: int) -> Proje
     turned: tuple[Step, ...] = ("rotary",) if _rotated(module) else ()
     clipped: tuple[Step, ...] = ("clip",) if getattr(module.config, "clip_qkv", None) is not None else ()
     normed: tuple[Step, ...] = ("norm",) if _has_norm(module) else ()
+    renormed: tuple[Step, ...] = ("norm",) if definition.of_module(module).qk_norm else ()
     query, key, value = found
-    compared = (*normed, *clipped, *turned)
+    compared = (*normed, *clipped, *turned, *renormed)
     return Projections(Projection(*query, compared), Projection(*key, compared), Projection(*value, clipped), output)
 
 
@@ -83,24 +87,38 @@ def _input_maps(module: Any, heads: int, kv_heads: int) -> tuple[_Map, _Map, _Ma
         if _model_type(module) == "opt":  # scales the query itself and hands attention a scaling of 1
             query = _scaled(query, module.scaling)
         return query, _split(module.k_proj, kv_heads), _split(module.v_proj, kv_heads)
-    fused = next((m for n in ("c_attn", "query_key_value", "qkv_proj") if (m := getattr(module, n, None))), None)
+    fused = fused_layer(module)
     if fused is None:
         return _UNKNOWN
     weight, bias = _rows(fused)
+    width = len(weight) // (heads + 2 * kv_heads)
+    parts = split_fused(module, weight, heads, kv_heads)
+    biases = (None, None, None) if bias is None else split_fused(module, bias, heads, kv_heads)
+    query, key, value = (_by_head(part, part_bias, width) for part, part_bias in zip(parts, biases, strict=True))
+    return query, key, value
+
+
+def fused_layer(attention_module: nn.Module) -> nn.Module | None:
+    """The linear layer that gives q, k and v at once, where there is one."""
+    return next((m for n in _FUSED if (m := getattr(attention_module, n, None)) is not None), None)
+
+
+def split_fused(
+    attention_module: nn.Module, outputs: Shaped[Tensor, "output ..."], heads: int, kv_heads: int
+) -> tuple[Shaped[Tensor, "q_output ..."], Shaped[Tensor, "k_output ..."], Shaped[Tensor, "v_output ..."]]:
+    """What belongs to the outputs of the fused layer, cut into the parts of q, k and v, head after head in each."""
+    module: Any = attention_module
     if hasattr(module, "mp_num"):  # CodeGen: several shards, each with its heads' q, then v, then k
         order, shards = (0, 2, 1), module.mp_num
     elif hasattr(module, "query_key_value") or getattr(module, "multi_query", None) is False:
         order, shards = (0, 1, 2), heads  # GPT-NeoX, Persimmon, GPT-BigCode with all key/value heads: head by head
     else:
         order, shards = (0, 1, 2), 1  # GPT-2, Phi-3, multi-query GPT-BigCode: all q, then all k, then all v
-    width = len(weight) // (heads + 2 * kv_heads)
+    width = len(outputs) // (heads + 2 * kv_heads)
     sizes = [heads * width // shards, kv_heads * width // shards, kv_heads * width // shards]
-    parts = weight.unflatten(0, (shards, -1)).split(sizes, 1)
-    biases = (None, None, None) if bias is None else bias.unflatten(0, (shards, -1)).split(sizes, 1)
-    query, key, value = (
-        _by_head(parts[i].flatten(0, 1), None if (b := biases[i]) is None else b.flatten(), width) for i in order
-    )
-    return query, key, value
+    parts = outputs.unflatten(0, (shards, -1)).split(sizes, 1)
+    first, second, third = (parts[i].flatten(0, 1) for i in order)
+    return first, second, third
 
 
 def _rows(layer: Any) -> tuple[Tensor, Tensor | None]:

@@ -1,9 +1,10 @@
 """The seam: one attention function, registered with transformers, under which every probe and variant hangs.
 
-``attach(model)`` makes a model use it. ``observing(model, …)`` binds three slots to the model's forward passes in this
-thread, and only there:
+``attach(model)`` makes a model use it. ``define(model, definition)`` says for good what the model's attention does
+beyond its architecture: normalised queries and keys, a fixed scale, another routing. ``observing(model, …)`` binds
+three slots to the model's forward passes in this thread, and only there:
 
-- ``route`` turns queries, keys and values into head outputs (softmax unless another is given);
+- ``route`` turns queries, keys and values into head outputs (the model's own unless another is given);
 - ``query_gradient`` replaces the gradient that flows into the queries; none leaves it;
 - ``observers`` see each layer on the way forward, and ∂L/∂y on the way back, when the backward pass reaches it.
 
@@ -20,17 +21,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
 
+from services.contracts.attention_definition import AttentionDefinition
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.probes.common import Credit
+from workers.attention import definition as definitions
 from workers.attention.inputs import AttentionInputs, LayerAttention, Outputs
-from workers.attention.softmax import softmax_route
+from workers.attention.routes import route_of
 
 IMPLEMENTATION = "keyhole"
+_EPSILON = 1e-6  # added to the mean square of a vector that is normalised, as in transformers' own q and k norms
 
 Route = Callable[[AttentionInputs, Credit], Tensor]  # returns [batch, head, position, d_value]
 QueryGradient = Callable[[AttentionInputs], Tensor]  # returns the query, with another backward
@@ -51,7 +56,7 @@ class _Binding:
 
     modules: frozenset[int]
     observers: Sequence[Observer]
-    route: Route = softmax_route
+    route: Route | None = None  # the model's own
     query_gradient: QueryGradient | None = None
     credit: Credit = "sequence"
     hidden: dict[int, Tensor] | None = None  # by attention module, its input, from its call to that of the seam
@@ -71,12 +76,25 @@ def attach(model: PreTrainedModel) -> None:
         raise _unsupported(model.config.model_type, "its attention does not dispatch through AttentionInterface")
 
 
+def define(model: PreTrainedModel, definition: AttentionDefinition) -> None:
+    """Let the model's attention be this in all of its passes from now on; it takes the place of an earlier definition.
+
+    Observers see queries, keys and the scaling as the definition makes them; a route or query gradient gets them so.
+    """
+    definitions.bind(model, definition)
+
+
+def defined(model: PreTrainedModel) -> AttentionDefinition:
+    """The model's definition; plain if none was bound."""
+    return definitions.of_model(model)
+
+
 @contextmanager
 def observing(
     model: PreTrainedModel,
     observers: Sequence[Observer] = (),
     *,
-    route: Route = softmax_route,
+    route: Route | None = None,
     query_gradient: QueryGradient | None = None,
     credit: Credit = "sequence",
     hidden: bool = False,
@@ -136,16 +154,27 @@ def keyhole_attention(
         softcap=softcap,
         sinks=s_aux,
     )
+    definition = definitions.of_module(module)
+    inputs = _as_defined(inputs, definition)
     binding.calls[inputs.layer] += 1
     if binding.query_gradient is not None:
         inputs = replace(inputs, query=binding.query_gradient(inputs))
-    output = binding.route(inputs, binding.credit).transpose(1, 2).contiguous()
+    route = binding.route or route_of(definition)
+    output = route(inputs, binding.credit).transpose(1, 2).contiguous()
     if binding.observers:
         if torch.is_grad_enabled() and not output.requires_grad:
             output.requires_grad_()
         x = None if binding.hidden is None else binding.hidden.pop(id(module))
         _show(inputs, output, binding, module, x)
     return output, None
+
+
+def _as_defined(inputs: AttentionInputs, definition: AttentionDefinition) -> AttentionInputs:
+    """Queries, keys and scaling as the definition makes them."""
+    if definition.qk_norm:
+        query, key = (F.rms_norm(each, each.shape[-1:], eps=_EPSILON) for each in (inputs.query, inputs.key))
+        inputs = replace(inputs, query=query.to(inputs.value.dtype), key=key.to(inputs.value.dtype))
+    return inputs if definition.scale is None else replace(inputs, scaling=definition.scale)
 
 
 def _attention_modules(model: PreTrainedModel) -> list[nn.Module]:

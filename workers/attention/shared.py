@@ -15,6 +15,8 @@ the query heads, in float32 or better. Differentiable; the backward pass recompu
 (``workers/attention/blocks.py``).
 """
 
+from dataclasses import replace
+
 from jaxtyping import Float
 from torch import Tensor
 
@@ -23,6 +25,7 @@ from services.contracts.probes.common import Credit
 from workers.attention import rows
 from workers.attention.blocks import Weigh, attend_by_blocks, require_one_mask, side_by_side, softmax_weights
 from workers.attention.inputs import AttentionInputs
+from workers.attention.softmax import attend
 
 
 def shared_route(inputs: AttentionInputs, credit: Credit) -> Float[Tensor, "batch head position d_value"]:
@@ -31,14 +34,25 @@ def shared_route(inputs: AttentionInputs, credit: Credit) -> Float[Tensor, "batc
     return attend_alike(inputs, softmax_weights)
 
 
+def fused_shared_route(inputs: AttentionInputs, credit: Credit) -> Float[Tensor, "batch head position d_value"]:
+    """The same by a fused kernel, in the dtype of the values, where there is no soft cap: for training."""
+    require_sequence_credit(credit)
+    if inputs.softcap is not None or inputs.sinks is not None:
+        return attend_alike(inputs, softmax_weights)
+    joined = as_one_head(inputs)
+    dtype = inputs.value.dtype
+    fused = replace(joined, query=joined.query.to(dtype), key=joined.key.to(dtype), value=joined.value.to(dtype))
+    return _to_heads(attend(fused), inputs)
+
+
 def attend_alike(inputs: AttentionInputs, weigh: Weigh) -> Float[Tensor, "batch head position d_value"]:
     """Head outputs when ``weigh`` makes one pattern of the averaged scores for all heads."""
     if inputs.softcap is not None:
         return _to_heads(attend_by_blocks(inputs, weigh, average=True), inputs)
-    return _to_heads(attend_by_blocks(_as_one_head(inputs), weigh), inputs)
+    return _to_heads(attend_by_blocks(as_one_head(inputs), weigh), inputs)
 
 
-def _as_one_head(inputs: AttentionInputs) -> AttentionInputs:
+def as_one_head(inputs: AttentionInputs) -> AttentionInputs:
     """One head whose scores are the average over all heads, and whose values are all of theirs; no soft cap."""
     assert inputs.softcap is None, "capped scores are no dot products"
     require_one_mask(inputs)

@@ -1,4 +1,6 @@
-"""Spectral norms of inputs and weights, without matrices larger than they have to be."""
+"""Spectral norms of inputs and weights, without matrices larger than they have to be. By Lanczos iteration."""
+
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
@@ -7,6 +9,7 @@ from torch import Tensor
 _STEPS = 256  # of Lanczos; a dominant direction takes about 10
 _CHECK_EVERY = 8
 _TOLERANCE = 1e-6  # of the residual, relative: that of the eigenvalue is smaller still
+_VECTOR_TOLERANCE = 1e-4  # the same where vectors are asked for: σ departs by its square over the spectrum's gap
 
 
 def gram_norm(x: Float[Tensor, "batch row column"]) -> Float[Tensor, " batch"]:
@@ -16,28 +19,62 @@ def gram_norm(x: Float[Tensor, "batch row column"]) -> Float[Tensor, " batch"]:
 
 
 def largest_eigenvalue(gram: Float[Tensor, "batch n n"]) -> Float[Tensor, " batch"]:
-    """Largest eigenvalue of positive semidefinite matrices, by Lanczos with full reorthogonalization."""
-    batch, n = gram.shape[:2]
+    """Largest eigenvalue of positive semidefinite matrices."""
+    return _lanczos(lambda vector: (gram @ vector[..., None])[..., 0], gram[..., 0])[0]
+
+
+def largest_singular_value(x: Float[Tensor, "batch row column"]) -> Float[Tensor, " batch"]:
+    """‖X‖₂ by products with vectors alone; zero for a matrix of zeros."""
+    return largest_singular(x)[0]
+
+
+def largest_singular(
+    x: Float[Tensor, "batch row column"],
+) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch row"], Float[Tensor, "batch column"]]:
+    """Largest singular value with its vectors u and v, so that ‖X‖₂ = uᵀXv; a matrix of zeros has u = 0."""
+    if x.shape[1] < x.shape[2]:
+        sigma, v, u = largest_singular(x.transpose(1, 2))
+        return sigma, u, v
+    scale = x.abs().amax((1, 2)).clamp_min(torch.finfo(x.dtype).tiny)  # squares of small updates would vanish
+    scaled = x / scale[:, None, None]
+    _, v = _lanczos(lambda vector: _gram_times(scaled, vector), x[:, 0], _VECTOR_TOLERANCE)
+    image = (scaled @ v[..., None])[..., 0]
+    sigma = image.norm(dim=-1)
+    return sigma * scale, image / sigma.clamp_min(torch.finfo(x.dtype).tiny)[:, None], v
+
+
+def _gram_times(x: Float[Tensor, "batch row column"], vector: Float[Tensor, "batch column"]) -> Tensor:
+    return (x.transpose(1, 2) @ (x @ vector[..., None]))[..., 0]
+
+
+def _lanczos(
+    times: Callable[[Float[Tensor, "batch n"]], Float[Tensor, "batch n"]],
+    like: Float[Tensor, "batch n"],
+    tolerance: float = _TOLERANCE,
+) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch n"]]:
+    """Largest eigenvalue, and its vector, of positive semidefinite maps, with full reorthogonalization."""
+    batch, n = like.shape
     start = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    vector = (start / start.norm()).to(gram).expand(batch, n)
+    vector = (start / start.norm()).to(like).expand(batch, n)
     basis = vector[:, None]
     diagonal, beside = [], []
-    largest = gram.new_zeros(batch)
+    largest, inner = like.new_zeros(batch), like.new_zeros(batch, 1)
     for step in range(1, min(n, _STEPS) + 1):
-        image = (gram @ vector[..., None])[..., 0]
+        image = times(vector)
         diagonal.append((image * vector).sum(-1))
         for _ in range(2):  # twice is enough to make it orthogonal to rounding
             image = image - ((basis @ image[..., None]).transpose(-1, -2) @ basis)[:, 0]
         length = image.norm(dim=-1)
         if step % _CHECK_EVERY == 0 or step == min(n, _STEPS):
             values, vectors = torch.linalg.eigh(_tridiagonal(diagonal, beside))
-            largest = values[:, -1]
-            if bool((length * vectors[:, -1, -1].abs() <= _TOLERANCE * largest).all()):
+            largest, inner = values[:, -1], vectors[:, :, -1]
+            if bool((length * inner[:, -1].abs() <= tolerance * largest).all()):
                 break
         beside.append(length)
-        vector = image / length.clamp_min(torch.finfo(gram.dtype).tiny)[:, None]
+        vector = image / length.clamp_min(torch.finfo(like.dtype).tiny)[:, None]
         basis = torch.cat([basis, vector[:, None]], 1)
-    return largest
+    found = (inner[:, None] @ basis[:, : inner.shape[1]])[:, 0]
+    return largest, found / found.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(like.dtype).tiny)
 
 
 def _tridiagonal(diagonal: list[Tensor], beside: list[Tensor]) -> Float[Tensor, "batch step step"]:
