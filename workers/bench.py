@@ -11,6 +11,7 @@ from db.repositories.jobs import JobRow
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.probes.common import ProbeParameters
 from services.contracts.settings import Settings
+from workers import checkpoint_cache
 from workers.data import TokenSet, read_sequences
 from workers.models import load_model
 from workers.models.loaded import LoadedModel
@@ -39,7 +40,8 @@ class Bench:
         self._model = self._tokens = None
 
     def fresh_model(self, source: str, identity: str, dtype: str) -> LoadedModel:
-        loaded = load_model(source, device=self.device, dtype=dtype, settings=self.settings)
+        with checkpoint_cache.opened(source, identity, self.settings) as checkpoint:
+            loaded = load_model(source, device=self.device, dtype=dtype, settings=self.settings, checkpoint=checkpoint)
         if loaded.identity != identity:
             raise KeyholeError(
                 ErrorCode.MODEL_CHANGED,

@@ -6,7 +6,7 @@ the next attempt begins where the last finished segment ended and computes the s
 """
 
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from services.contracts.kinds import KINDS
 from services.contracts.settings import Settings
 from services.contracts.states import AttemptOutcome, JobState
 from services.contracts.training.training import TrainingParameters
+from workers import checkpoint_cache
 from workers.bench import surroundings
 from workers.lifecycle import Ledger
 from workers.measuring import ClaimLostError
@@ -88,13 +89,14 @@ def _train(member: Member, device: str, settings: Settings, ledger: Ledger, fold
     found = ledger.transact(lambda conn: checkpoints.newest_resumable(conn, member.run_id))
     if found is not None:
         ledger.transact(lambda conn: checkpoint_store.download(conn, found.id, folder, names=assembly.CHECKPOINT_FILES))
-    made = assembly.assembled(
-        _order(member),
-        None if found is None else folder,
-        device,
-        settings,
-        phase=lambda name: ledger.transact(lambda conn: jobs.set_phase(conn, member.job.id, name)),
-    )
+    with _model_folder(member, settings, wanted=found is None) as model_folder:
+        made = assembly.assembled(
+            _order(member, model_folder),
+            None if found is None else folder,
+            device,
+            settings,
+            phase=lambda name: ledger.transact(lambda conn: jobs.set_phase(conn, member.job.id, name)),
+        )
     trainer = made.trainer
     environment = surroundings(device, member.parameters.dtype)
     told = environment | {
@@ -126,9 +128,23 @@ def _train(member: Member, device: str, settings: Settings, ledger: Ledger, fold
         sink.finish(due)
 
 
-def _order(member: Member) -> Order:
+def _model_folder(member: Member, settings: Settings, *, wanted: bool) -> AbstractContextManager[Path | None]:
+    """The files of the checkpoint that a run starts from, if it starts from one now."""
+    if not wanted:
+        return nullcontext()
+    return checkpoint_cache.opened(member.job.model_source, member.job.model_identity, settings)
+
+
+def _order(member: Member, model_folder: Path | None) -> Order:
     job = member.job
-    return Order(job.model_source, job.model_identity, job.dataset_source, job.dataset_identity, member.parameters)
+    return Order(
+        job.model_source,
+        job.model_identity,
+        job.dataset_source,
+        job.dataset_identity,
+        member.parameters,
+        model_folder,
+    )
 
 
 def _describe(conn: Connection, member: Member, made: Assembled, environment: dict[str, Any]) -> None:

@@ -6,13 +6,15 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from services.contracts.attention_definition import AttentionDefinition
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
 from services.contracts.sources import parse_model_source
 from services.sources import builtin, resolve_model
+from services.sources.file_identity import folder_sha256
 from services.sources.model_folder import VettedFolder, vet_folder
 from services.sources.roots import model_roots
-from workers.attention import parity
+from workers.attention import parity, seam
 from workers.models import gguf, hub
 from workers.models.loaded import Architecture, LoadedModel, describe
 from workers.models.outline import require_all_weights, require_finite, require_fit
@@ -22,26 +24,44 @@ from workers.models.tokenizer import load_tokenizer
 _PARITY_TOKENS = 48
 
 
-def load_model(source: str, *, device: str, dtype: str, settings: Settings) -> LoadedModel:
+def load_model(
+    source: str, *, device: str, dtype: str, settings: Settings, checkpoint: Path | None = None
+) -> LoadedModel:
     """Load a model for measuring: eval mode, frozen, attention through the seam, parity checked.
 
-    ``device`` is a torch device, ``dtype`` "float32" or "bfloat16". Raises KeyholeError as resolve_model does, and
+    ``device`` is a torch device, ``dtype`` "float32" or "bfloat16"; ``checkpoint`` is a folder with the files of the
+    checkpoint that ``source`` names, which only the database has. Raises KeyholeError as resolve_model does, and
     model_refused (weights that do not fit), model_unsupported, model_changed, parity_failed.
     """
+    if checkpoint is not None:
+        return load_folder(checkpoint, device=device, dtype=dtype, settings=settings)
     resolved = resolve_model(source, settings)
-    vetted = _on_this_machine(resolved.source, settings)
-    with staged(vetted, settings) as folder:
-        tokenizer = load_tokenizer(folder) if vetted.has_tokenizer else None
-        model = _load(folder, vetted, device, dtype)
+    loaded = _loaded(_on_this_machine(resolved.source, settings), resolved.identity, device, dtype, settings)
     if resolve_model(resolved.source, settings).identity != resolved.identity:
         raise KeyholeError(
             ErrorCode.MODEL_CHANGED,
             f"The files of {source} changed while the model was loaded.",
             "Submit the job again when they are at rest.",
         )
+    return loaded
+
+
+def load_folder(folder: Path, *, device: str, dtype: str, settings: Settings) -> LoadedModel:
+    """The same for a folder of Keyhole's own, whose identity is the digest of its files; raises as load_model does."""
+    vetted = vet_folder(folder)
+    identity = f"sha256:{folder_sha256(folder, list(vetted.files))}"
+    return _loaded(vetted, identity, device, dtype, settings)
+
+
+def _loaded(vetted: VettedFolder, identity: str, device: str, dtype: str, settings: Settings) -> LoadedModel:
+    with staged(vetted, settings) as folder:
+        tokenizer = load_tokenizer(folder) if vetted.has_tokenizer else None
+        model = _load(folder, vetted, device, dtype)
+    definition = AttentionDefinition.of_config(model.config.to_dict())
     architecture = describe(model)
     difference = parity.check(model, parity_tokens(architecture, device))
-    return LoadedModel(model, tokenizer, resolved.identity, architecture, difference, device, dtype)
+    seam.define(model, definition)  # after the check: transformers' own attention knows nothing of it
+    return LoadedModel(model, tokenizer, identity, architecture, difference, device, dtype)
 
 
 def _on_this_machine(source: str, settings: Settings) -> VettedFolder:

@@ -16,7 +16,6 @@ from transformers import PreTrainedTokenizerFast
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
 from services.contracts.training.training import TrainingParameters
-from services.sources import resolve_dataset
 from workers.models.loaded import Architecture, describe
 from workers.models.tokenizer import load_tokenizer
 from workers.training import data, start, state
@@ -35,6 +34,7 @@ class Order:
     dataset_source: str
     dataset_identity: str
     parameters: TrainingParameters
+    model_folder: Path | None = None  # with the model's files, if its source is a checkpoint
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,9 @@ def assembled(
     phase("loading model")
     parity = None
     if checkpoint is None:
-        begun = start.prepare_start(order.model_source, order.model_identity, parameters.seed, device, settings)
+        begun = start.prepare_start(
+            order.model_source, order.model_identity, parameters.seed, device, settings, order.model_folder
+        )
         model, tokenizer, pretrained, parity = begun.model, begun.tokenizer, begun.pretrained, begun.parity
     else:
         config = json.loads((checkpoint / "config.json").read_text())
@@ -72,14 +74,15 @@ def assembled(
         tokenizer = load_tokenizer(checkpoint) if (checkpoint / "tokenizer.json").is_file() else None
     architecture = describe(model)
     phase("reading data")
-    _require_unchanged(order, settings)
     prepared = data.prepare(
         order.dataset_source,
         parameters,
         model_tokenizer=tokenizer,
+        run_tokenizer=None if checkpoint is None else tokenizer,
         vocabulary_size=architecture.vocabulary_size,
         settings=settings,
     )
+    _require_unchanged(order, prepared.identity)
     trainer = Trainer(model, parameters, prepared, device=device, pretrained=pretrained, ranks=ranks)
     stored_with = None if checkpoint is None else trainer.resume(checkpoint / state.FILE)
     return Assembled(trainer, prepared.tokenizer, architecture, parity, stored_with)
@@ -94,8 +97,7 @@ def prefer_determinism(device: str) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # missing in torch's stubs
 
 
-def _require_unchanged(order: Order, settings: Settings) -> None:
-    now = resolve_dataset(order.dataset_source, settings).identity
+def _require_unchanged(order: Order, now: str) -> None:
     if now != order.dataset_identity:
         raise KeyholeError(
             ErrorCode.DATASET_CHANGED,

@@ -5,6 +5,7 @@ weights are drawn on the CPU, where the generator fills tensors one after the ot
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -12,13 +13,13 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from services.contracts.attention_definition import CONFIG_KEY
+from services.contracts.attention_definition import CONFIG_KEY, AttentionDefinition
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
 from services.contracts.sources import ModelSource, parse_model_source
 from services.contracts.training.configurations import parse_options, transformers_config
 from services.sources.model_config import harmless
-from workers.attention import parity
+from workers.attention import parity, seam
 from workers.models.loaded import Architecture, LoadedModel, describe
 from workers.models.loading import load_model, parity_tokens
 
@@ -36,11 +37,16 @@ class Start:
     pretrained: bool
 
 
-def prepare_start(source: str, identity: str, seed: int, device: str, settings: Settings) -> Start:
-    """The model of a source as submitted; raises KeyholeError as load_model does, and model_changed, out_of_memory."""
+def prepare_start(
+    source: str, identity: str, seed: int, device: str, settings: Settings, checkpoint: Path | None = None
+) -> Start:
+    """The model of a source as submitted; raises KeyholeError as load_model does, and model_changed, out_of_memory.
+
+    ``checkpoint`` is a folder with the files of the checkpoint that the source names, if it names one.
+    """
     parsed = parse_model_source(source)
     if parsed.form != "config":
-        loaded = load_model(source, device=device, dtype="float32", settings=settings)
+        loaded = load_model(source, device=device, dtype="float32", settings=settings, checkpoint=checkpoint)
         if loaded.identity != identity:
             raise KeyholeError(
                 ErrorCode.MODEL_CHANGED,
@@ -73,13 +79,15 @@ def from_config(config: dict[str, Any], device: str, *, seed: int = 0) -> PreTra
     """
     model = _new(config, seed, device)
     _checked(model, device)
+    seam.define(model, AttentionDefinition.of_config(config))
     return model
 
 
 def from_loaded(loaded: LoadedModel) -> Start:
     """A model loaded for measuring, in float32, made trainable."""
     assert loaded.dtype == "float32"
-    model = _trainable(loaded.model)
+    model = loaded.model
+    _make_trainable(model)
     config = {key: value for key, value in model.config.to_dict().items() if not key.startswith("_")}
     return Start(model, loaded.tokenizer, harmless(config), loaded.architecture, loaded.parity, pretrained=True)
 
@@ -90,18 +98,19 @@ def _new(config: dict[str, Any], seed: int, device: str) -> PreTrainedModel:
     _require_memory(built, device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(built, attn_implementation="eager", dtype=torch.float32)
-    return _trainable(model).to(device)
+        model: Any = AutoModelForCausalLM.from_config(built, attn_implementation="eager", dtype=torch.float32)
+    _make_trainable(model)
+    return model.to(device)
 
 
-def _trainable(model: PreTrainedModel) -> PreTrainedModel:
+def _make_trainable(model: PreTrainedModel) -> None:
     """All weights require gradients; nothing is dropped out, in training mode either."""
     for module in model.modules():
         for name, value in list(vars(module).items()):
             # nn.Dropout.p, and numbers such as attention_dropout and layerdrop that modules hand on
             if isinstance(value, float) and ("drop" in name or (name == "p" and isinstance(module, nn.Dropout))):
                 setattr(module, name, 0.0)
-    return model.requires_grad_(True)
+    model.requires_grad_(True)
 
 
 def _checked(model: PreTrainedModel, device: str) -> dict[str, Any]:
@@ -121,6 +130,6 @@ def _require_memory(config: Any, device: str) -> None:
     if needed > there:
         raise KeyholeError(
             ErrorCode.OUT_OF_MEMORY,
-            f"{parameters:,} parameters take {needed:,} bytes with gradients and optimizer; the {device} has {there:,}.",
+            f"{parameters:,} parameters with gradients and moments take {needed:,} bytes; {device} has {there:,}.",
             "Make the configuration smaller: layers, width, mlp or vocabulary.",
         )

@@ -1,0 +1,114 @@
+"""Checkpoints out of the database as folders on this worker: fetched once, checked, kept while there is room.
+
+A folder is named after the identity of its model and holds the files that this identity is the digest of. Who uses one
+holds its lock shared, who fetches or removes it holds the lock alone; the kernel lets go of the locks of the dead.
+"""
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+
+from db import checkpoint_store
+from services.contracts.errors import ErrorCode, KeyholeError
+from services.contracts.settings import Settings
+from services.contracts.sources import parse_model_source
+from services.sources.file_identity import folder_sha256
+from workers.lifecycle import Ledger
+
+log = structlog.get_logger()
+_UNUSED_S = 14 * 86_400  # after so long a folder is removed though there is room
+
+
+@contextmanager
+def opened(source: str, identity: str, settings: Settings) -> Iterator[Path | None]:
+    """A folder with the checkpoint that ``checkpoint:ID`` names, which stays while it is used; None for other sources.
+
+    Raises KeyholeError: model_not_found, model_changed (it is not the model that was submitted), checkpoint_damaged.
+    """
+    parsed = parse_model_source(source)
+    if parsed.form != "checkpoint":
+        yield None
+        return
+    cache = settings.cache / "checkpoints"
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / identity.removeprefix("sha256:")
+    with _locked(folder, fcntl.LOCK_EX) as lock:
+        if not folder.is_dir() or _identity(folder) != identity:
+            shutil.rmtree(folder, ignore_errors=True)
+            _fetch(int(parsed.name), source, identity, folder, settings)
+        os.utime(folder)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        _make_room(cache, folder, settings.checkpoint_cache_bytes)
+        yield folder
+
+
+def _fetch(checkpoint_id: int, source: str, identity: str, folder: Path, settings: Settings) -> None:
+    assert settings.database_url is not None, "workers have a database"
+    patience_s = settings.life.lease_s + settings.life.database_grace_s
+    ledger = Ledger(settings.database_url.get_secret_value(), patience_s, "keyhole checkpoints")
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        files = ledger.transact(lambda conn: checkpoint_store.files_of(conn, checkpoint_id))
+        names = [file.name for file in files if file.name != checkpoint_store.RESUME_FILE]
+        ledger.transact(lambda conn: checkpoint_store.download(conn, checkpoint_id, partial, names))
+        if _identity(partial) != identity:
+            raise KeyholeError(
+                ErrorCode.MODEL_CHANGED,
+                f"{source} is now {_identity(partial)}; submitted was {identity}.",
+                "Its step was computed again, or the database is another one. Submit the job again.",
+            )
+        partial.rename(folder)
+    except KeyholeError as error:
+        if error.code is not ErrorCode.NOT_FOUND:
+            raise
+        raise KeyholeError(
+            ErrorCode.MODEL_NOT_FOUND,
+            f"There is no {source} any more.",
+            "It was deleted since the job was submitted. Name another one of the run: keyhole checkpoints",
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        ledger.close()
+
+
+def _identity(folder: Path) -> str:
+    return f"sha256:{folder_sha256(folder, [path.name for path in folder.iterdir()])}"
+
+
+def _make_room(cache: Path, keep: Path, limit_bytes: int) -> None:
+    """Remove folders that nobody uses: those unused for long, and the longest unused while all take too much."""
+    used = {}
+    for folder in cache.iterdir():
+        if folder.is_dir():
+            used[folder] = folder.stat().st_mtime, sum(path.stat().st_size for path in folder.iterdir())
+    total = sum(size for _, size in used.values())
+    for folder, (mtime, size) in sorted(used.items(), key=lambda each: each[1][0]):
+        if folder == keep or (total <= limit_bytes and time.time() - mtime < _UNUSED_S):
+            continue
+        try:
+            with _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                shutil.rmtree(folder, ignore_errors=True)
+        except BlockingIOError:  # somebody loads from it
+            continue
+        total -= size
+        log.info("checkpoint removed from the cache", folder=folder.name, bytes=size)
+
+
+@contextmanager
+def _locked(folder: Path, how: int) -> Iterator[int]:
+    """The lock of a folder; its file is empty and stays."""
+    name = folder.name.removesuffix(".partial")
+    lock = os.open(folder.with_name(f"{name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, how)
+        yield lock
+    finally:
+        os.close(lock)
