@@ -19,7 +19,12 @@ from services.sources.untrusted import untrusted
 class ResolvedDataset:
     source: str  # normalised; a hub data set names its commit
     identity: str  # pins the content: commit, or SHA-256 of the bytes, with the options that select from it
-    file: Path | None = None  # file: and tokens: only
+    file: Path | None = None  # file: and tokens: only; the first of a pattern's
+    more_files: tuple[Path, ...] = ()  # the others of a pattern, in order
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return () if self.file is None else (self.file, *self.more_files)
 
 
 def resolve_dataset(text: str, settings: Settings) -> ResolvedDataset:

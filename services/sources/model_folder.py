@@ -78,7 +78,7 @@ def _vetted(folder: Path, roots: Sequence[Path]) -> VettedFolder:
         tensors |= header
     vet_against_tensors(config, tensors)
     tokenizer = tuple(name for name in TOKENIZER_FILES if (folder / name).is_file())
-    _vet_tokenizer(folder, tokenizer, config.get("vocab_size") or 0)
+    vet_tokenizer_files(folder, tokenizer, config.get("vocab_size") or 0)
     index = () if weights == (SINGLE,) else (INDEX,)
     return VettedFolder(folder, model_type, config, weights, ("config.json", *index, *weights, *tokenizer), tensors)
 
@@ -135,7 +135,8 @@ def _indexed(folder: Path) -> tuple[str, ...]:
     return names
 
 
-def _vet_tokenizer(folder: Path, names: tuple[str, ...], vocabulary_size: int) -> None:
+def vet_tokenizer_files(folder: Path, names: Sequence[str], vocabulary_size: int) -> None:
+    """Check the TOKENIZER_FILES of these names; raises KeyholeError (model_refused)."""
     for name in names:
         path = folder / name
         if name == "tokenizer.json":

@@ -15,8 +15,8 @@ from workers.data.pieces import Piece, document_pieces
 from workers.data.text_documents import text_field
 
 
-def hub_pieces(source: DatasetSource) -> Iterator[Piece]:
-    """Rows of a split in order, as pieces; ``source.revision`` is a commit."""
+def hub_pieces(source: DatasetSource, first: int = 0) -> Iterator[Piece]:
+    """Rows of a split in order, from number ``first`` on, as pieces; ``source.revision`` is a commit."""
     if Path(source.name).exists():  # load_dataset would take a folder of that name for the data set
         raise KeyholeError(
             ErrorCode.INVALID_SOURCE,
@@ -25,7 +25,7 @@ def hub_pieces(source: DatasetSource) -> Iterator[Piece]:
         )
     try:
         rows = load_dataset(source.name, source.config, split=source.split, revision=source.revision, streaming=True)
-        for number, row in enumerate(rows):
+        for number, row in enumerate(rows.skip(first) if first else rows, first):
             where = f"Row {number:,} of {source.name}"
             yield from document_pieces(number, f"row {number}", (text_field(row, source.field, where),))
     except (HfHubHTTPError, httpx2.HTTPError, ConnectionError) as error:

@@ -6,6 +6,7 @@ more is read than needed.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
@@ -65,21 +66,39 @@ def pack_text(
     pieces: Iterable[Piece], tokenizer: PreTrainedTokenizerFast, separator: int | None, packer: Packer
 ) -> None:
     """Tokenize pieces in batches into ``packer`` until it is full or they end."""
+    for run in token_runs(_batches(pieces, packer), tokenizer, separator):
+        packer.add(run.token_ids, run.piece.document, run.piece.name)
+
+
+@dataclass(frozen=True)
+class TokenRun:
+    """The token ids of a piece; behind the last piece of a document that has any stands the separator."""
+
+    piece: Piece
+    token_ids: np.ndarray  # [position], int32; empty for blank documents
+    begun: bool  # whether its document, if it goes on, has a token yet
+
+
+def token_runs(
+    batches: Iterable[list[Piece]], tokenizer: PreTrainedTokenizerFast, separator: int | None, *, begun: bool = False
+) -> Iterator[TokenRun]:
+    """Tokenize pieces batch by batch; ``begun`` says it of the document in whose middle the first piece may stand."""
     behind = np.array([] if separator is None else [separator], np.int32)
-    written = False  # whether the document at hand has a token yet
-    for batch in _batches(pieces, packer):
+    for batch in batches:
         texts = [piece.text for piece in batch]
         with tokenizing("The model's tokenizer cannot encode this data set"):
             encodings = tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
         for piece, encoding in zip(batch, encodings, strict=True):
             blank = not piece.text or piece.text.isspace()
-            if encoding.ids and not (blank and piece.last and not written):
-                packer.add(np.array(encoding.ids, np.int32), piece.document, piece.name)
-                written = True
+            token_ids = np.array([], np.int32)
+            if encoding.ids and not (blank and piece.last and not begun):
+                token_ids = np.array(encoding.ids, np.int32)
+                begun = True
             if piece.last:
-                if written:
-                    packer.add(behind, piece.document, piece.name)
-                written = False
+                if begun:
+                    token_ids = np.concatenate([token_ids, behind])
+                begun = False
+            yield TokenRun(piece, token_ids, begun)
 
 
 def _batches(pieces: Iterable[Piece], packer: Packer) -> Iterator[list[Piece]]:

@@ -49,9 +49,9 @@ def read_sequences(
         token_ids, documents = cached or _packed(parsed, resolved, tokenizer, sequences, length)
         _require_vocabulary(int(token_ids.max()), vocabulary_size, tokenizer)
         if cached is None:
-            _require_unchanged(resolved, settings)
+            require_unchanged(resolved, settings)
             token_cache.save(path, token_ids, documents)
-    _require_unchanged(resolved, settings)
+    require_unchanged(resolved, settings)
     print_of = fingerprint(token_ids, documents)
     return TokenSet(token_ids, documents, print_of, resolved.identity, resolved.source, sha256)
 
@@ -60,18 +60,26 @@ def _packed(
     source: DatasetSource, resolved: ResolvedDataset, tokenizer: PreTrainedTokenizerFast, sequences: int, length: int
 ) -> tuple[TokenIds, tuple[Document, ...]]:
     packer = Packer(sequences, length)
-    pack_text(_pieces(source, resolved), tokenizer, separator_id(tokenizer), packer)
+    pack_text(text_pieces(source, resolved), tokenizer, separator_id(tokenizer), packer)
     return packer.packed(resolved.source)
 
 
-def _pieces(source: DatasetSource, resolved: ResolvedDataset) -> Iterator[Piece]:
+def text_pieces(source: DatasetSource, resolved: ResolvedDataset, first: int = 0) -> Iterator[Piece]:
+    """The documents of a text source in order, from number ``first`` on, as pieces."""
+    if source.form == "hf":
+        from workers.data.hub_documents import hub_pieces  # importing datasets takes seconds
+
+        yield from hub_pieces(source, first)
+        return
+    for piece in _local_pieces(source, resolved):
+        if piece.document >= first:
+            yield piece
+
+
+def _local_pieces(source: DatasetSource, resolved: ResolvedDataset) -> Iterator[Piece]:
     if source.form == "file":
         assert resolved.file is not None
         yield from file_pieces(resolved.file, source.field)
-    elif source.form == "hf":
-        from workers.data.hub_documents import hub_pieces  # importing datasets takes seconds
-
-        yield from hub_pieces(source)
     else:
         for document, (topic, text) in enumerate(builtin.python_docs()):
             yield from document_pieces(document, topic, (text,))
@@ -87,7 +95,7 @@ def _require_vocabulary(largest: int, vocabulary_size: int, tokenizer: PreTraine
         )
 
 
-def _require_unchanged(resolved: ResolvedDataset, settings: Settings) -> None:
+def require_unchanged(resolved: ResolvedDataset, settings: Settings) -> None:
     """A file may have been written while it was read."""
     if resolved.file is not None and resolve_dataset(resolved.source, settings).identity != resolved.identity:
         raise KeyholeError(

@@ -12,7 +12,7 @@ def vocabulary_texts(tokenizer: PreTrainedTokenizerFast) -> list[str]:
     size = len(tokenizer)
     names = tokenizer.convert_ids_to_tokens(list(range(size)))
     decoder = tokenizer.backend_tokenizer.decoder
-    byte_of = _byte_of_character() if decoder is not None and "ByteLevel" in str(decoder) else {}
+    byte_of = byte_of_character() if decoder is not None and "ByteLevel" in str(decoder) else {}
     texts = []
     for token_id, name in enumerate(names):
         if name is None:  # ids need not be without gaps
@@ -27,7 +27,7 @@ def vocabulary_texts(tokenizer: PreTrainedTokenizerFast) -> list[str]:
     return texts
 
 
-def _byte_of_character() -> dict[str, int]:
+def byte_of_character() -> dict[str, int]:
     """Inverse of GPT-2's spelling of bytes: printable ones stand for themselves, the others follow from U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
