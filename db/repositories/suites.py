@@ -17,16 +17,21 @@ class SuiteRow:
     jobs_by_state: dict[str, int]
     shards: int
     shards_done: int
+    stages_waiting: int
+    sweep_id: int | None
 
 
 @dataclass(frozen=True)
 class SuiteJobRow:
     job_id: int
     reused: bool
+    stage: int
 
 
 _SELECT = """
-SELECT suite.id, suite.name, suite.created_at, api_token.name AS submitted_by, counted.*
+SELECT suite.id, suite.name, suite.created_at, api_token.name AS submitted_by, counted.*,
+       (SELECT count(*) FROM keyhole.suite_stage WHERE suite_id = suite.id AND state = 'waiting') AS stages_waiting,
+       (SELECT sweep.id FROM keyhole.sweep WHERE suite_id = suite.id) AS sweep_id
 FROM keyhole.suite
 LEFT JOIN keyhole.api_token ON api_token.id = suite.submitted_by
 CROSS JOIN LATERAL (
@@ -53,8 +58,19 @@ def insert(conn: Connection, name: str, token_id: int | None) -> int:
     return row[0]
 
 
-def add(conn: Connection, suite_id: int, position: int, job_id: int, *, reused: bool) -> None:
-    conn.execute("INSERT INTO keyhole.suite_job VALUES (%s, %s, %s, %s)", (suite_id, position, job_id, reused))
+def add(conn: Connection, suite_id: int, position: int, job_id: int, *, reused: bool, stage: int = 0) -> None:
+    conn.execute(
+        "INSERT INTO keyhole.suite_job (suite_id, position, job_id, reused, stage) VALUES (%s, %s, %s, %s, %s)",
+        (suite_id, position, job_id, reused, stage),
+    )
+
+
+def next_position(conn: Connection, suite_id: int) -> int:
+    row = conn.execute(
+        "SELECT coalesce(max(position) + 1, 0) FROM keyhole.suite_job WHERE suite_id = %s", (suite_id,)
+    ).fetchone()
+    assert row is not None
+    return row[0]
 
 
 def get(conn: Connection, suite_id: int) -> SuiteRow | None:
@@ -80,5 +96,5 @@ def members(conn: Connection, suite_id: int) -> list[SuiteJobRow]:
     """The suite's jobs in their order; those deleted since are gone."""
     with conn.cursor(row_factory=class_row(SuiteJobRow)) as cursor:
         return cursor.execute(
-            "SELECT job_id, reused FROM keyhole.suite_job WHERE suite_id = %s ORDER BY position", (suite_id,)
+            "SELECT job_id, reused, stage FROM keyhole.suite_job WHERE suite_id = %s ORDER BY position", (suite_id,)
         ).fetchall()

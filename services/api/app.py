@@ -34,6 +34,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         pool = open_pool_of(chosen)
         app.state.pool = pool
+        app.state.turns = Turns(pool=pool)
         try:
             async with following(Surroundings(pool, app.state.turns, chosen)):
                 yield
@@ -50,7 +51,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         responses=problems.RESPONSES,
     )
     app.state.settings = chosen
-    app.state.turns = Turns()
     problems.install(app)
     app.add_middleware(RequestContext)
     for module in (jobs, suites, runs, events, results, kinds, sql, tokens):

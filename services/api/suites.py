@@ -1,52 +1,41 @@
-"""From the submission of a suite to its jobs: all of them, or none if anything about one is wrong."""
+"""From the submission of a suite, or of a sweep, to its jobs: all of them, or none if anything about one is wrong."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
-from fastapi.exceptions import RequestValidationError
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
-from pydantic import ValidationError
 
-from db.repositories import jobs, suites
-from services.api import enqueue, resolving
-from services.api.submission import new_job
+from db.repositories import jobs, suite_stages, suites, sweeps
+from services.api import enqueue, resolving, stage_jobs, suite_runs
+from services.api.suite_plan import Plan, PlannedStage, PlannedSweep, plan
 from services.contracts.errors import ErrorCode, KeyholeError
-from services.contracts.jobs import JOB_CREATE, JobCreateFields
-from services.contracts.kinds import KINDS, kind_named
 from services.contracts.settings import Settings
-from services.contracts.suites import MOST_JOBS, SuiteCreate, SuiteItem, merged
-from services.presets import preset_named
-from services.sources import ResolvedModel
-from services.sources.series import is_series
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A suite with nothing left out."""
-
-    name: str
-    models: Sequence[str]
-    dataset: str
-    probes: Sequence[SuiteItem]
+from services.contracts.suites import SuiteCreate
+from services.contracts.training.sweep import EarlyStopping
+from services.contracts.training.training import TrainingParameters
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A suite whose sources are resolved and whose jobs are made, not stored yet."""
+    """A suite whose sources are resolved and whose first stage's jobs are made, not stored yet."""
 
     name: str
     token_id: int
     news: Sequence[jobs.NewJob]
     force: bool
+    later: Sequence[PlannedStage] = ()
+    sweep: PlannedSweep | None = None  # its members are the jobs, in their order
+    sweep_sources: tuple[str, str] = ("", "")  # model and data set of a sweep, as submitted
 
 
 @dataclass(frozen=True)
 class Inserted:
     suite_id: int
     fresh: Sequence[tuple[str, int]]  # queue and number of each job that is new, to be announced after the commit
+    sweep_id: int | None = None
 
 
 async def submit(
@@ -69,26 +58,27 @@ async def submit(
 
 async def prepared(turns: resolving.Turns, body: SuiteCreate, *, token_id: int, settings: Settings) -> Prepared:
     """The suite with its sources resolved; holds no connection. Raises as ``submit`` does."""
-    planned = plan(body)
-    named = [source for item in planned.probes for source in _named(body, planned, item)]
-    found, dataset = await resolving.resolve_all(turns, [*planned.models, *named], planned.dataset, settings)
-    models: dict[str, ResolvedModel] = {}
-    for source in planned.models:
-        models |= found[source]
-    resolved = {each: model for series in found.values() for each, model in series.items()}
-    every = (
-        new_job(made, of_job, dataset, token_id=token_id, settings=settings)
-        for item in planned.probes
-        for made, of_job in _jobs_of(body, planned, item, models, resolved)
-    )
-    news = list({new.reuse_key: new for new in every}.values())  # one model under two names is one job
-    if len(news) > MOST_JOBS:
-        raise KeyholeError(
-            ErrorCode.INVALID_REQUEST,
-            f"{len(models)} models and {len(planned.probes)} probes make {len(news)} jobs; a suite takes {MOST_JOBS}.",
-            "Narrow the series of models, or submit the probes in several suites.",
-        )
-    return Prepared(planned.name, token_id, news, body.force)
+    return await prepared_plan(turns, plan(body), token_id=token_id, settings=settings)
+
+
+async def prepared_plan(turns: resolving.Turns, planned: Plan, *, token_id: int, settings: Settings) -> Prepared:
+    """The same of a plan. What is wrong with a later stage is told now, not when its turn comes."""
+    first, *later = planned.stages
+    suite_runs.refuse_without_runs(planned)
+    await _check_later(turns, planned.name, later, settings)
+    news = await stage_jobs.jobs_of(turns, planned.name, first, token_id=token_id, settings=settings)
+    if planned.sweep is None:
+        return Prepared(planned.name, token_id, without_repetitions(news), first.force, later)
+    _refuse_equal_members(planned.sweep, news)
+    if planned.sweep.body.early_stopping is not None:
+        _refuse_steps_without_validation(planned.sweep.body.early_stopping, news)
+    sources = (first.models[0], first.dataset)
+    return Prepared(planned.name, token_id, news, first.force, later, planned.sweep, sources)
+
+
+def without_repetitions(news: Iterable[jobs.NewJob]) -> list[jobs.NewJob]:
+    """Each job once: one model under two names is one job."""
+    return list({new.reuse_key: new for new in news}.values())
 
 
 def announce(settings: Settings, inserted: Inserted) -> None:
@@ -97,111 +87,35 @@ def announce(settings: Settings, inserted: Inserted) -> None:
         enqueue.announce(settings, queue, job_id)
 
 
-def plan(body: SuiteCreate) -> Plan:
-    """The preset, if any, with what the submission changes; raises KeyholeError (not_found, invalid_request)."""
-    if body.preset is not None:
-        preset = preset_named(body.preset)
-        models, dataset, probes = body.models or preset.models, body.dataset or preset.dataset, preset.probes
-    else:
-        models, dataset, probes = body.models, body.dataset, body.probes
-    if not models or dataset is None:
-        raise KeyholeError(
-            ErrorCode.INVALID_REQUEST,
-            "A suite of your own needs models and a dataset.",
-            "Give `models`, a list of sources, and `dataset`; only presets have their own.",
-        )
-    changed = [_changed(item, body.parameters) for item in probes]
-    _refuse_useless(body.parameters, changed)
-    name = body.name or body.preset or ", ".join(dict.fromkeys(item.kind for item in probes))
-    return Plan(name[:200], models, dataset, changed)
+def insert(conn: Connection[Any], ready: Prepared) -> Inserted:
+    """Insert the suite with its jobs, or those that answer for them; call inside a transaction."""
+    suite_id = suites.insert(conn, ready.name, ready.token_id)
+    job_ids, fresh = add_jobs(conn, suite_id, 0, ready.news, force=ready.force)
+    for number, stage in enumerate(ready.later, start=1):
+        suite_stages.insert(conn, suite_id, number, stage.model_dump(mode="json"))
+    if ready.sweep is None:
+        return Inserted(suite_id, fresh)
+    sweep_id = sweeps.insert(conn, suite_id, *ready.sweep_sources, ready.sweep.body.model_dump(mode="json"))
+    sweeps.add(conn, sweep_id, list(zip(ready.sweep.members, job_ids, strict=True)))
+    return Inserted(suite_id, fresh, sweep_id)
 
 
-def _changed(item: SuiteItem, changes: dict[str, Any]) -> SuiteItem:
-    """The probe with the values meant for it: those for all that have the parameter, then those for its kind."""
-    fields = kind_named(item.kind).parameters.model_fields
-    general = {name: value for name, value in changes.items() if name in fields}
-    own = changes.get(item.kind, {})
-    if not isinstance(own, dict):
-        raise KeyholeError(
-            ErrorCode.INVALID_REQUEST,
-            f"parameters.{item.kind} is {own!r}.",
-            f"Below the name of a kind stand its parameters, such as {item.kind}.length.",
-        )
-    return item.model_copy(update={"parameters": merged(merged(item.parameters, general), own)})
-
-
-def _refuse_useless(changes: dict[str, Any], probes: Sequence[SuiteItem]) -> None:
-    kinds = {item.kind for item in probes}
-    known = {name for kind in kinds for name in KINDS[kind].parameters.model_fields}
-    for name in changes:
-        if name not in kinds | known:
-            raise KeyholeError(
-                ErrorCode.INVALID_REQUEST,
-                f"No probe of the suite has a parameter {name!r}.",
-                f"Probes: {', '.join(sorted(kinds))}. Parameters: {', '.join(sorted(known))}.",
-            )
-
-
-def _compared(item: SuiteItem, sources: Sequence[str]) -> dict[str, Any] | None:
-    """Parameters by which one job of the kind compares the models, unless the probe says itself what to compare."""
-    parameters = KINDS[item.kind].parameters.over_series(sources)
-    return None if parameters is None or item.parameters.keys() & parameters.keys() else parameters
-
-
-def _named(body: SuiteCreate, planned: Plan, item: SuiteItem) -> list[str]:
-    """Models that the probe itself names; raises KeyholeError (invalid_source) for a series among them."""
-    named = [item.model] if item.model else []
-    if _compared(item, planned.models) is None:
-        named += _body(body, planned, item, planned.models[0]).parameters.other_models()
-    for source in named:
-        if is_series(source):
-            raise KeyholeError(
-                ErrorCode.INVALID_SOURCE,
-                f"{source!r} names a series of models where {item.kind} takes one.",
-                "Give the series as the suite's model, or name one model of it.",
-            )
-    return named
-
-
-def _jobs_of(
-    body: SuiteCreate,
-    planned: Plan,
-    item: SuiteItem,
-    models: Mapping[str, ResolvedModel],
-    resolved: Mapping[str, ResolvedModel],
-) -> Iterator[tuple[JobCreateFields, list[ResolvedModel]]]:
-    """The jobs of one probe, each with its models resolved: one for every model, or one that compares them all."""
-    if item.model:
-        models = {item.model: resolved[item.model]}
-    compared = _compared(item, list(models)) if len(models) > 1 else None
-    if compared is not None:
-        item = item.model_copy(update={"parameters": item.parameters | compared})
-        models = dict([next(iter(models.items()))])
-    for source, model in models.items():
-        made = _body(body, planned, item, source)
-        if len(models) > 1:
-            made.label = f"{planned.name[:120]} · {source[-77:]}"  # a revision's name: the job itself has its commit
-        yield made, [model, *(resolved[other] for other in made.parameters.other_models())]
-
-
-def _body(body: SuiteCreate, planned: Plan, item: SuiteItem, model: str) -> JobCreateFields:
-    """The submission of one job; raises RequestValidationError that says which probe is wrong."""
-    fields = {
-        "kind": item.kind,
-        "parameters": item.parameters,
-        "model": model,
-        "dataset": planned.dataset,
-        "priority": body.priority,
-        "time_limit_s": body.time_limit_s,
-        "label": planned.name,
-    }
-    try:
-        return JOB_CREATE[item.kind].model_validate(fields)
-    except ValidationError as error:
-        where = ("body", "probes", item.kind)
-        raise RequestValidationError(
-            [{**each, "loc": (*where, *each["loc"])} for each in error.errors(include_url=False)]
-        ) from error
+def add_jobs(
+    conn: Connection[Any], suite_id: int, stage: int, news: Sequence[jobs.NewJob], *, force: bool
+) -> tuple[list[int], list[tuple[str, int]]]:
+    """Make jobs, or those that answer for them, part of the suite; returns their numbers, and the new ones' queues."""
+    job_ids, fresh = [], []
+    for key in sorted({new.reuse_key for new in news}):  # in one order, so that two suites cannot block each other
+        jobs.lock_reuse_key(conn, key)
+    start = suites.next_position(conn, suite_id)
+    for position, new in enumerate(news, start):
+        found = None if force else jobs.reusable(conn, new.reuse_key)
+        job_id = jobs.insert(conn, new) if found is None else found
+        suites.add(conn, suite_id, position, job_id, reused=found is not None, stage=stage)
+        job_ids.append(job_id)
+        if found is None:
+            fresh.append((new.queue, job_id))
+    return job_ids, fresh
 
 
 def _store(pool: ConnectionPool[Connection[Any]], ready: Prepared) -> Inserted:
@@ -209,18 +123,40 @@ def _store(pool: ConnectionPool[Connection[Any]], ready: Prepared) -> Inserted:
         return insert(conn, ready)
 
 
-def insert(conn: Connection[Any], ready: Prepared) -> Inserted:
-    """Insert the suite with its jobs, or those that answer for them; call inside a transaction."""
-    fresh = []
-    suite_id = suites.insert(conn, ready.name, ready.token_id)
-    for key in sorted(
-        {new.reuse_key for new in ready.news}
-    ):  # in one order, so that two suites cannot block each other
-        jobs.lock_reuse_key(conn, key)
-    for position, new in enumerate(ready.news):
-        found = None if ready.force else jobs.reusable(conn, new.reuse_key)
-        job_id = jobs.insert(conn, new) if found is None else found
-        suites.add(conn, suite_id, position, job_id, reused=found is not None)
-        if found is None:
-            fresh.append((new.queue, job_id))
-    return Inserted(suite_id, fresh)
+async def _check_later(turns: resolving.Turns, name: str, stages: Sequence[PlannedStage], settings: Settings) -> None:
+    """Raise what a stage's submission would raise, but for what its runs will be like."""
+    models: list[str] = []
+    datasets: list[str] = []
+    for stage in stages:
+        own = [source for source in stage.models if not suite_runs.names_runs(source)]
+        stage_jobs.check(name, stage, own[0] if own else suite_runs.STANDS_FOR_RUNS)
+        models += [*own, *(item.model for item in stage.probes if item.model)]
+        datasets += [item.dataset or stage.dataset for item in stage.probes]
+    if datasets:
+        await resolving.resolve_all(turns, models, datasets, settings)
+
+
+def _refuse_equal_members(sweep: PlannedSweep, news: Sequence[jobs.NewJob]) -> None:
+    seen: dict[str, str] = {}
+    for member, new in zip(sweep.members, news, strict=True):
+        if new.reuse_key in seen:
+            raise KeyholeError(
+                ErrorCode.INVALID_REQUEST,
+                f"Two members of the sweep are the same training: {seen[new.reuse_key]!r} and {member.label!r}.",
+                "Take a value away from an axis, or a variant that equals another one.",
+            )
+        seen[new.reuse_key] = member.label
+
+
+def _refuse_steps_without_validation(rule: EarlyStopping, news: Sequence[jobs.NewJob]) -> None:
+    for new in news:
+        parameters = TrainingParameters.model_validate(new.parameters)
+        every = parameters.validation.every
+        for step in rule.after_steps:
+            if step % every or step >= parameters.steps:
+                raise KeyholeError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"early_stopping compares at step {step}, where {new.label or 'a member'} has no validation or "
+                    f"ends: it has one every {every} of {parameters.steps} steps.",
+                    "Give steps before the end that are multiples of validation.every.",
+                )

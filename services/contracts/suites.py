@@ -2,21 +2,24 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Self
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from services.contracts.jobs import JobView
 from services.contracts.printable import NAME_PATTERN
 from services.contracts.states import JobState
+from services.contracts.training.sweep import Sweep
 
 PRESET_PATTERN = r"^[a-z0-9][a-z0-9_-]*/[a-z0-9][a-z0-9_-]*$"
 MOST_MODELS = 500
 MOST_JOBS = 2000
+MOST_STAGES = 20
 
 
 class SuiteItem(BaseModel):
-    """One probe of a suite; its parameters are those of a job of the kind."""
+    """One probe of a suite, or one training; its parameters are those of a job of the kind."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -25,9 +28,39 @@ class SuiteItem(BaseModel):
         str | None,
         Field(min_length=1, max_length=4096, description="a model of its own, whatever the suite's models are"),
     ] = None
+    dataset: Annotated[
+        str | None,
+        Field(min_length=1, max_length=4096, description="a data set of its own, whatever the suite's is"),
+    ] = None
+    label: Annotated[
+        str | None,
+        Field(max_length=120, pattern=NAME_PATTERN, description="what tells its jobs from the others of the suite"),
+    ] = None
     parameters: Annotated[
         dict[str, Any], Field(description="parameters of the kind; the others have their defaults")
     ] = {}
+
+
+class Stage(BaseModel):
+    """What a suite does next, once all jobs before have ended.
+
+    A model may be a checkpoint of the suite's own training runs: ``runs`` is every checkpoint of every run,
+    ``runs@last``, ``runs@best``, ``runs@first`` and ``runs@STEP`` one of each, in the order of the runs' jobs.
+    ``best-runs`` in its place is only those runs of a sweep that have their variant's best setting.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    models: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=4096)]],
+        Field(min_length=1, max_length=MOST_MODELS, description="model sources, series of them, or runs of the suite"),
+    ]
+    dataset: Annotated[str | None, Field(max_length=4096, description="the suite's own if left out")] = None
+    probes: Annotated[list[SuiteItem], Field(min_length=1, max_length=100)]
+    on_failure: Annotated[
+        Literal["skip", "continue"],
+        Field(description="if a job before failed or was cancelled: skip the stage, or go on with what succeeded"),
+    ] = "skip"
 
 
 class SuiteCreate(BaseModel):
@@ -41,6 +74,9 @@ class SuiteCreate(BaseModel):
 
     preset: Annotated[str | None, Field(pattern=PRESET_PATTERN, max_length=100, description="name of a preset")] = None
     probes: Annotated[list[SuiteItem], Field(max_length=100, description="probes of one's own")] = []
+    stages: Annotated[
+        list[Stage], Field(max_length=MOST_STAGES, description="what follows once the probes' jobs have ended, in turn")
+    ] = []
     models: Annotated[
         list[Annotated[str, Field(max_length=4096)]],
         Field(max_length=MOST_MODELS, description="model sources, or series of them; the preset's own if left out"),
@@ -67,11 +103,31 @@ class SuiteCreate(BaseModel):
                 "give either a preset or a list of probes (--preset or --probe); `keyhole presets`, or "
                 "GET /v1/presets, lists the presets"
             )
+        if self.preset is not None and self.stages:
+            raise ValueError("a preset has stages of its own; give stages with probes of your own")
         return self
 
 
 class SuiteJob(JobView):
-    reused: bool  # whether the job stood already when the suite was submitted
+    reused: bool  # whether the job stood already when it became part of the suite
+    stage: int = 0  # in which it was submitted
+
+
+class StageState(StrEnum):
+    WAITING = "waiting"  # for the jobs before it to end; `detail` tells if something else keeps it
+    SUBMITTED = "submitted"  # its jobs are part of the suite
+    SKIPPED = "skipped"  # `detail` tells why
+
+
+class StageView(BaseModel):
+    """A later stage; its number is its place after the first, which is 0 and submitted at once."""
+
+    number: int
+    state: StageState
+    detail: str | None
+    submitted_at: datetime | None
+    models: list[str]
+    kinds: list[str]
 
 
 class SuiteView(BaseModel):
@@ -85,6 +141,8 @@ class SuiteView(BaseModel):
     jobs_by_state: dict[JobState, int]
     shards: int
     shards_done: int
+    stages_waiting: int = 0
+    sweep_id: int | None = None  # if its first stage is a sweep
 
     @property
     def jobs(self) -> int:
@@ -92,11 +150,12 @@ class SuiteView(BaseModel):
 
     @property
     def ended(self) -> bool:
-        return all(state.terminal for state in self.jobs_by_state)
+        return not self.stages_waiting and all(state.terminal for state in self.jobs_by_state)
 
 
 class SuiteDetail(SuiteView):
     members: list[SuiteJob]
+    stages: list[StageView] = []
 
 
 class SuitePage(BaseModel):
@@ -115,7 +174,15 @@ class Preset(BaseModel):
     also: list[Annotated[str, Field(pattern=PRESET_PATTERN)]] = []  # other names of the same
     models: list[str]
     dataset: str
-    probes: list[SuiteItem]
+    probes: list[SuiteItem] = []
+    sweep: Sweep | None = None  # of training, in place of probes; `models` is then one
+    stages: list[Stage] = []
+
+    @model_validator(mode="after")
+    def _something_to_do(self) -> Self:
+        if (self.sweep is None) == (not self.probes):
+            raise ValueError("a preset has either probes or a sweep")
+        return self
 
 
 def merged(parameters: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Query, Response
 from fastapi.concurrency import run_in_threadpool
 
-from db.repositories import attempts, jobs
+from db.repositories import attempts, jobs, suite_stages
 from services.api import cursors, enqueue, views
 from services.api.auth import Admin, Reader, Submitter
 from services.api.database import Database, Pool, ResolvingTurns, ServerSettings
@@ -130,10 +130,11 @@ def cancel_job(job_id: JobId, caller: Submitter, conn: Database) -> JobDetail:
 
 @router.post("/{job_id}/retry", status_code=202)
 def retry_job(job_id: JobId, caller: Submitter, pool: Pool, settings: ServerSettings) -> JobDetail:
-    """Queue a failed or cancelled job again; what is finished of it stays."""
+    """Queue a failed or cancelled job again; what is finished of it stays, and stages that it kept back wait again."""
     with pool.connection() as conn:  # given back before the broker is told, which may be slow
         with conn.transaction():
             jobs.retry(conn, job_id)
+            suite_stages.wait_again(conn, job_id)
         detail = _detail(conn, job_id)
     enqueue.announce(settings, KINDS[detail.kind].queue, job_id)
     return detail

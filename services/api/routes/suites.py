@@ -1,11 +1,11 @@
-"""/v1/suites and /v1/presets: several probes of one model, or of a series of models, submitted together."""
+"""/v1/suites and /v1/presets: several jobs on one model, or on a series of models, submitted together, in stages."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 from fastapi.concurrency import run_in_threadpool
 
-from db.repositories import jobs, suites
+from db.repositories import jobs, suite_stages, suites
 from db.repositories.suites import SuiteRow
 from services.api import cursors, views
 from services.api.auth import Reader, Submitter
@@ -13,7 +13,16 @@ from services.api.database import Database, Pool, ResolvingTurns, ServerSettings
 from services.api.suites import submit
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.states import JobState
-from services.contracts.suites import Preset, SuiteCreate, SuiteDetail, SuiteJob, SuitePage, SuiteView
+from services.contracts.suites import (
+    Preset,
+    StageState,
+    StageView,
+    SuiteCreate,
+    SuiteDetail,
+    SuiteJob,
+    SuitePage,
+    SuiteView,
+)
 from services.presets import presets
 
 router = APIRouter(prefix="/v1", tags=["suites"])
@@ -59,7 +68,9 @@ def read_suite(suite_id: SuiteId, caller: Reader, conn: Database) -> SuiteDetail
 
 @router.post("/suites/{suite_id}/cancel")
 def cancel_suite(suite_id: SuiteId, caller: Submitter, conn: Database) -> SuiteDetail:
-    """Stop the jobs of the suite that have not ended, but for those that stood before it."""
+    """Stop the jobs of the suite that have not ended, but for those that stood before it, and skip what follows."""
+    with conn.transaction():  # first: a stage that is being submitted just now has its jobs cancelled below
+        suite_stages.skip_waiting(conn, suite_id, "the suite was cancelled")
     for member in _detail(conn, suite_id).members:
         if not member.reused and not member.state.terminal and member.state is not JobState.CANCELLING:
             with conn.transaction():
@@ -77,10 +88,26 @@ def _detail(conn: Database, suite_id: int) -> SuiteDetail:
     return SuiteDetail(
         **_shared(row),
         members=[
-            SuiteJob(**views.job_view(found[each.job_id], positions.get(each.job_id)).model_dump(), reused=each.reused)
+            SuiteJob(
+                **views.job_view(found[each.job_id], positions.get(each.job_id)).model_dump(),
+                reused=each.reused,
+                stage=each.stage,
+            )
             for each in members
             if each.job_id in found
         ],
+        stages=[_stage(each) for each in suite_stages.of_suite(conn, suite_id)],
+    )
+
+
+def _stage(row: suite_stages.StageRow) -> StageView:
+    return StageView(
+        number=row.number,
+        state=StageState(row.state),
+        detail=row.detail,
+        submitted_at=row.submitted_at,
+        models=row.body["models"],
+        kinds=list(dict.fromkeys(probe["kind"] for probe in row.body["probes"])),
     )
 
 
@@ -99,4 +126,6 @@ def _shared(row: SuiteRow) -> dict:
         "jobs_by_state": {JobState(state): number for state, number in row.jobs_by_state.items()},
         "shards": row.shards,
         "shards_done": row.shards_done,
+        "stages_waiting": row.stages_waiting,
+        "sweep_id": row.sweep_id,
     }

@@ -12,41 +12,64 @@ CREATE TABLE keyhole.suite_stage (
     submitted_at  timestamptz,
     PRIMARY KEY (suite_id, number)
 );
-COMMENT ON TABLE keyhole.suite_stage IS 'Jobs of a suite that are submitted once those of the stage before have succeeded.';
+CREATE INDEX suite_stage_waiting ON keyhole.suite_stage (suite_id, number) WHERE state = 'waiting';
+COMMENT ON TABLE keyhole.suite_stage IS 'Later stages of suites: jobs that are submitted once those before have ended.';
 COMMENT ON COLUMN keyhole.suite_stage.suite_id IS 'the suite';
 COMMENT ON COLUMN keyhole.suite_stage.number IS 'place after the first stage, which is 0 and submitted at once';
 COMMENT ON COLUMN keyhole.suite_stage.body IS 'models, dataset and probes of the stage';
 COMMENT ON COLUMN keyhole.suite_stage.state IS 'waiting, submitted or skipped';
-COMMENT ON COLUMN keyhole.suite_stage.detail IS 'why it was skipped';
+COMMENT ON COLUMN keyhole.suite_stage.detail IS 'why it was skipped, or what keeps it waiting though its turn has come';
 COMMENT ON COLUMN keyhole.suite_stage.submitted_at IS 'when its jobs were submitted';
 
 CREATE TABLE keyhole.sweep (
     id          integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     suite_id    integer NOT NULL UNIQUE REFERENCES keyhole.suite ON DELETE CASCADE,
+    model       text NOT NULL,
+    dataset     text NOT NULL,
     body        jsonb NOT NULL
 );
 COMMENT ON TABLE keyhole.sweep IS 'A suite of training jobs over a grid, or a random choice, of settings.';
 COMMENT ON COLUMN keyhole.sweep.id IS 'number of the sweep';
 COMMENT ON COLUMN keyhole.sweep.suite_id IS 'its jobs';
+COMMENT ON COLUMN keyhole.sweep.model IS 'source of the model that all members start from, as submitted';
+COMMENT ON COLUMN keyhole.sweep.dataset IS 'source of the data set, as submitted';
 COMMENT ON COLUMN keyhole.sweep.body IS 'as submitted: axes, what all members share, when hopeless ones stop';
+
+CREATE TABLE keyhole.sweep_request (
+    token_id     integer NOT NULL REFERENCES keyhole.api_token,
+    key          text NOT NULL,
+    body_sha256  bytea NOT NULL,
+    sweep_id     integer NOT NULL REFERENCES keyhole.sweep ON DELETE CASCADE,
+    created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (token_id, key)
+);
+COMMENT ON TABLE keyhole.sweep_request IS 'Idempotency keys of submissions of sweeps.';
+COMMENT ON COLUMN keyhole.sweep_request.token_id IS 'token that sent the request';
+COMMENT ON COLUMN keyhole.sweep_request.key IS 'its Idempotency-Key';
+COMMENT ON COLUMN keyhole.sweep_request.body_sha256 IS 'SHA-256 of the request''s body';
+COMMENT ON COLUMN keyhole.sweep_request.sweep_id IS 'sweep that the request made';
+COMMENT ON COLUMN keyhole.sweep_request.created_at IS 'time of the request';
 
 CREATE TABLE keyhole.sweep_member (
     sweep_id    integer NOT NULL REFERENCES keyhole.sweep ON DELETE CASCADE,
+    number      integer NOT NULL,
     job_id      integer NOT NULL REFERENCES keyhole.job ON DELETE CASCADE,
     variant     text NOT NULL,
     setting     jsonb NOT NULL,
     seed        integer NOT NULL,
     stopped     text,
-    PRIMARY KEY (sweep_id, job_id)
+    PRIMARY KEY (sweep_id, number),
+    UNIQUE (sweep_id, job_id)
 );
 CREATE INDEX sweep_member_job ON keyhole.sweep_member (job_id);
 COMMENT ON TABLE keyhole.sweep_member IS 'Runs of a sweep.';
 COMMENT ON COLUMN keyhole.sweep_member.sweep_id IS 'the sweep';
+COMMENT ON COLUMN keyhole.sweep_member.number IS 'place in the sweep, 0-based: by seed, then setting, then variant';
 COMMENT ON COLUMN keyhole.sweep_member.job_id IS 'the training job';
-COMMENT ON COLUMN keyhole.sweep_member.variant IS 'names of its variants joined by +, or control';
+COMMENT ON COLUMN keyhole.sweep_member.variant IS 'names of its variants joined by +, with options where names alone would not tell; or control';
 COMMENT ON COLUMN keyhole.sweep_member.setting IS 'values on the other axes, such as optimizer.learning_rate';
 COMMENT ON COLUMN keyhole.sweep_member.seed IS 'its seed';
-COMMENT ON COLUMN keyhole.sweep_member.stopped IS 'why it was cancelled early; null if it was not';
+COMMENT ON COLUMN keyhole.sweep_member.stopped IS 'why its setting was given up and it was cancelled; null if it was not';
 
 CREATE TABLE keyhole.watch (
     id            integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
