@@ -142,6 +142,13 @@ def keyhole_attention(
     **others: Any,  # sliding_window and the like are in the mask already
 ) -> tuple[Outputs, None]:
     """The function transformers calls in every layer; see ``AttentionInputs`` for the shapes."""
+    if torch.is_autocast_enabled(query.device.type):
+        # products of float32 scores would be done in its dtype again: what is measured, and routes of our own
+        query, key, value = (each.to(torch.get_autocast_dtype(query.device.type)) for each in (query, key, value))
+        with torch.autocast(query.device.type, enabled=False):
+            return keyhole_attention(
+                module, query, key, value, attention_mask, scaling, dropout, softcap, s_aux, **others
+            )
     _refuse_unknown(module, query, key, attention_mask, dropout, others)
     binding = _binding_of(module)
     inputs = AttentionInputs(
