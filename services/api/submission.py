@@ -13,6 +13,7 @@ from psycopg_pool import ConnectionPool
 from db.repositories import job_requests, jobs
 from db.repositories.runs import NewRun
 from services.api import enqueue, resolving
+from services.api.definitions import refuse_other_routing
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.jobs import JobCreateFields
 from services.contracts.kinds import KINDS, Kind
@@ -71,12 +72,13 @@ def new_job(
     models: Sequence[ResolvedModel],
     dataset: ResolvedDataset,
     *,
-    token_id: int,
+    token_id: int | None,
     settings: Settings,
 ) -> jobs.NewJob:
     """The job that a submission asks for; ``models`` are its first and those its parameters name, in their order.
 
-    Raises KeyholeError (invalid_request) when the sequences are too long for a model.
+    Raises KeyholeError: invalid_request when the sequences are too long for a model, model_unsupported where its
+    attention is not what the kind measures.
     """
     for each in models:
         refuse_too_long(each, body.parameters)
@@ -85,6 +87,7 @@ def new_job(
     if kind.queue == "probe":
         for each in models:
             refuse_without_weights(each)
+    refuse_other_routing(kind, models, body.parameters)
     parameters = body.parameters.model_dump(mode="json")
     model, *others = models
     return jobs.NewJob(

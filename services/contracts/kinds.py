@@ -36,6 +36,8 @@ class Kind:
     metrics: tuple[SummaryMetric, ...]
     # the passes that its jobs watch and share with others on the same model and tokens; none if they run their own
     watches: Watches | None = None
+    # models whose weights have to be the softmax rows of each head's own scores, for the numbers to be what they say
+    softmax_rows_of: Literal["every model", "first model", "none"] = "every model"
 
 
 KINDS: dict[str, Kind] = {
@@ -89,6 +91,7 @@ KINDS: dict[str, Kind] = {
             parameters=shared_routing.SharedRoutingParameters,
             tables=(shared_routing.TABLE, shared_routing.UNMODIFIED_TABLE),
             metrics=shared_routing.METRICS,
+            softmax_rows_of="none",  # losses, with the model's own attention in the layers that are left alone
         ),
         Kind(
             name="ratchet",
@@ -127,6 +130,7 @@ KINDS: dict[str, Kind] = {
             parameters=calibration.CalibrationParameters,
             tables=(calibration.TABLE, calibration.SWEEP_TABLE),
             metrics=calibration.METRICS,
+            softmax_rows_of="first model",  # of a teacher only the next-token distribution is used
         ),
         Kind(
             name="training",
@@ -136,6 +140,7 @@ KINDS: dict[str, Kind] = {
             parameters=training.TrainingParameters,
             tables=(),  # its numbers are by step, of its run: training_metric, training_matrix, checkpoint
             metrics=(),
+            softmax_rows_of="none",
         ),
     )
 }

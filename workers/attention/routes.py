@@ -8,7 +8,7 @@ from torch import Tensor
 from services.contracts.attention_definition import AttentionDefinition, Routing
 from services.contracts.probes.common import Credit
 from workers.attention.inputs import AttentionInputs
-from workers.attention.shared import fused_shared_route
+from workers.attention.shared import fused_shared_route, shared_route, softmax_by_blocks
 from workers.attention.sigmoid import sigmoid_route
 from workers.attention.softmax import softmax_route
 
@@ -16,6 +16,17 @@ from workers.attention.softmax import softmax_route
 def route_of(definition: AttentionDefinition) -> Callable[[AttentionInputs, Credit], Tensor]:
     """How the model's scores become head outputs."""
     return _route(definition.routing, definition.sigmoid_bias)
+
+
+def own_by_blocks(definition: AttentionDefinition) -> Callable[[AttentionInputs, Credit], Tensor]:
+    """The same through the code that changes routing: nothing but rounding should differ."""
+    match definition.routing:
+        case "softmax":
+            return softmax_by_blocks
+        case "shared_softmax":
+            return shared_route
+        case _:
+            return route_of(definition)
 
 
 @cache

@@ -191,7 +191,7 @@ def output_residual(
 def _code(weights: score_bound.ScoreWeights) -> int:
     if weights.obstacles is None:
         return OBSTACLE_BITS["no matrices"]
-    return sum(OBSTACLE_BITS[step] for step in weights.obstacles)
+    return sum(OBSTACLE_BITS[step] for step in set(weights.obstacles))
 
 
 def _log10_mean(logs: Float[Tensor, "batch head query"]) -> Float[Tensor, "batch head"]:

@@ -33,9 +33,9 @@ from workers.attention import seam, value_map
 from workers.attention.bias_fit import least
 from workers.attention.inputs import AttentionInputs, LayerAttention, Outputs
 from workers.attention.next_token import token_losses
-from workers.attention.shared import shared_route, softmax_by_blocks
+from workers.attention.routes import own_by_blocks, route_of
+from workers.attention.shared import shared_route
 from workers.attention.sigmoid import sigmoid_route
-from workers.attention.softmax import softmax_route
 from workers.models.loaded import LoadedModel
 from workers.models.others import OtherModels
 from workers.models.restarting import LayerOutputs, decoder_layers
@@ -134,9 +134,10 @@ class _Batch:
         self, layers: frozenset[int], route: seam.Route, observers: Sequence[seam.Observer] = ()
     ) -> Float[Tensor, "sequence query"]:
         """Losses with ``route`` in these layers and the model's own attention in all others."""
+        own = route_of(seam.defined(self._model))
 
         def by_layer(inputs: AttentionInputs, credit: Credit) -> Tensor:
-            return (route if inputs.layer in layers else softmax_route)(inputs, credit)
+            return (route if inputs.layer in layers else own)(inputs, credit)
 
         first = min(layers) if self._outputs else 0
         with (
@@ -234,7 +235,8 @@ def _rehearse(model: PreTrainedModel, ids: Tensor) -> dict[str, float]:
     queries = range(ids.shape[1] - 1)
     number = model.config.get_text_config().num_hidden_layers
     whole = _Batch(model, ids, queries, None)
-    apart = (whole.changed(frozenset(range(number)), softmax_by_blocks) - whole.unmodified()).abs()
+    own = own_by_blocks(seam.defined(model))
+    apart = (whole.changed(frozenset(range(number)), own) - whole.unmodified()).abs()
     found = {"max_unchanged_difference_nats": float(apart.max()), "unchanged_difference_nats": float(apart.mean())}
     layers = decoder_layers(model)
     if layers is None:

@@ -1,6 +1,6 @@
 """Losses under changed routing by brute force: one model pass in float64, every head's whole pattern written out."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import eager_mask
 
 _NAME = "routing_reference"
-_setting: dict[str, Any] = {}
+_setting: dict[int, tuple[str, float | None]] = {}  # by layer, its routing and the bias of a sigmoid
 
 
 def _attention(
@@ -32,7 +32,7 @@ def _attention(
         each = query[:, head] @ key[:, head * kv_heads // heads].mT * (scaling or query.shape[-1] ** -0.5)
         scores.append(each if softcap is None else softcap * torch.tanh(each / softcap))
     sinks = [None] * heads if s_aux is None else list(s_aux.to(query.dtype))
-    routing = _setting["routing"] if module.layer_idx in _setting["layers"] else "softmax"
+    routing, bias = _setting.get(module.layer_idx, ("softmax", None))
     if routing.startswith("shared"):
         scores = [torch.stack(scores).mean(0)] * heads
         sinks = sinks if s_aux is None else [torch.stack(sinks).mean()] * heads
@@ -43,7 +43,6 @@ def _attention(
             total = weights.sum(-1, keepdim=True)
             weights = weights / (total if sinks[head] is None else total + sinks[head].exp())
         else:
-            bias = _setting["bias"]
             offset = -visible.sum(-1, keepdim=True).to(query.dtype).log() if bias is None else bias
             weights = torch.where(visible, 1 / (1 + torch.exp(-scores[head] - offset)), 0)
         outputs.append(weights @ value[:, head * kv_heads // heads])
@@ -58,12 +57,25 @@ def token_losses(
     model: PreTrainedModel, ids: Tensor, routing: str, layers: Collection[int], bias: float | None = None
 ) -> np.ndarray:
     """Loss of every prediction [sequence, position], the last position left out, with ``layers`` routed so."""
+    return token_losses_by_layer(model, ids, dict.fromkeys(layers, (routing, bias)))
+
+
+def token_losses_by_layer(
+    model: PreTrainedModel, ids: Tensor, layers: Mapping[int, tuple[str, float | None]]
+) -> np.ndarray:
+    """The same with a routing and a bias for each layer, softmax where none is given."""
+    with torch.no_grad():
+        logits = reference_logits(model, ids, layers)
+    return F.cross_entropy(logits[:, :-1].mT, ids[:, 1:], reduction="none").double().numpy()
+
+
+def reference_logits(model: PreTrainedModel, ids: Tensor, layers: Mapping[int, tuple[str, float | None]]) -> Tensor:
+    """Logits with the layers routed so; differentiable."""
     before = model.config._attn_implementation
     model.set_attn_implementation(_NAME)
-    _setting.update(routing=routing, layers=layers, bias=bias)
+    _setting.clear()
+    _setting.update(layers)
     try:
-        with torch.no_grad():
-            logits = model(ids, use_cache=False).logits
+        return model(ids, use_cache=False).logits
     finally:
         model.set_attn_implementation(before)
-    return F.cross_entropy(logits[:, :-1].mT, ids[:, 1:], reduction="none").double().numpy()

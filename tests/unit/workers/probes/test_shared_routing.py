@@ -9,14 +9,16 @@ import torch
 import transformers
 from pydantic import ValidationError
 
+from services.contracts.attention_definition import AttentionDefinition
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.probes.common import QueryRange
 from services.contracts.probes.shared_routing import ALL_AT_ONCE, TABLE, UNMODIFIED_TABLE, SharedRoutingParameters
 from tests.unit.workers.families import FAMILIES, LAYERS, tiny, tokens
 from tests.unit.workers.loaded import loaded
-from tests.unit.workers.routing_reference import token_losses
-from workers.attention import rows
+from tests.unit.workers.routing_reference import token_losses, token_losses_by_layer
+from workers.attention import rows, seam
 from workers.attention.shared import shared_route
+from workers.attention.softmax import softmax_route
 from workers.models.others import OtherModels
 from workers.models.restarting import decoder_layers
 from workers.probes import shared_routing
@@ -64,6 +66,22 @@ def test_all_layers_are_changed_at_once_as_layer_minus_one(family: str) -> None:
     assert set(measured.rows[TABLE.name]["layer"]) == {ALL_AT_ONCE}
     expected = token_losses(model, ids, "shared_softmax", range(LAYERS))
     np.testing.assert_allclose(_losses(measured, 2)[0], expected, rtol=3e-5, atol=3e-5)
+
+
+@pytest.mark.parametrize("own", ["sigmoid", "shared_softmax", "shared_sigmoid"])
+def test_layers_that_are_left_alone_keep_the_routing_the_model_was_trained_with(own: str) -> None:
+    model, ids = tiny("llama"), tokens(2, LENGTH)
+    ready = loaded(model)
+    seam.define(model, AttentionDefinition(routing=own, sigmoid_bias=-0.6))
+    parameters = SharedRoutingParameters(sequences=2, length=LENGTH, batch=2, routing="sigmoid", bias=0.5)
+    measured = shared_routing.measure(ready, parameters, ids.numpy().astype(np.int32), 0, OtherModels())
+    unmodified = token_losses(model, ids, own, range(LAYERS), -0.6)
+    expected = [
+        token_losses_by_layer(model, ids, {1 - one: (own, -0.6), one: ("sigmoid", 0.5)}) for one in range(LAYERS)
+    ]
+    close = {"rtol": 3e-5, "atol": 3e-5}
+    np.testing.assert_allclose(measured.rows[UNMODIFIED_TABLE.name]["loss_nats"], unmodified.reshape(-1), **close)
+    np.testing.assert_allclose(_losses(measured, 2), np.stack(expected), **close)
 
 
 @every_family
@@ -187,8 +205,8 @@ def test_checks_hold_in_every_dtype(family: str, dtype: torch.dtype) -> None:
     ("name", "wrong"),
     [
         ("shared_route", lambda inputs, credit: shared_route(inputs, credit).flip(1)),  # other heads' values
-        ("shared_route", shared_routing.softmax_route),  # nothing shared
-        ("softmax_by_blocks", lambda inputs, credit: 1.1 * shared_routing.softmax_route(inputs, credit)),
+        ("shared_route", softmax_route),  # nothing shared
+        ("own_by_blocks", lambda definition: lambda inputs, credit: 1.1 * softmax_route(inputs, credit)),
     ],
 )
 def test_a_wrong_route_fails_the_shard(name: str, wrong: Any, monkeypatch) -> None:
