@@ -40,7 +40,7 @@ def get(conn: Connection, sha256s: Sequence[bytes]) -> Iterator[bytes | None]:
     found = {
         sha256: (content, store)
         for sha256, content, store in conn.execute(
-            "SELECT sha256, content, store FROM keyhole.piece WHERE sha256 = ANY(%s) AND seen_at IS NOT NULL",
+            "SELECT sha256, content, store FROM keyhole.piece WHERE sha256 = ANY(%s)",
             (list(set(sha256s)),),
             binary=True,
         )

@@ -14,9 +14,10 @@ import structlog
 from kombu.exceptions import OperationalError as BrokerError
 from psycopg import Connection
 
-from db import analyst_sessions, merging
+from db import analyst_sessions, merging, piece_collector
 from db.connection import connect
-from db.repositories import attempts, jobs
+from db.repositories import attempts, checkpoints, jobs
+from services.contracts.errors import KeyholeError
 from services.contracts.settings import Settings, settings
 from services.contracts.states import AttemptOutcome
 from workers.celery_app import app
@@ -81,13 +82,18 @@ def _announce_waiting(conn: Connection, hint_s: float) -> None:
 
 
 def keep_house(url: str, stop: threading.Event) -> None:
-    """Free the storage of deleted jobs and merge small old partitions, beside the rounds, since it may take a while."""
+    """Free the storage of deleted jobs and checkpoints, and merge small old partitions, beside the rounds."""
     while not stop.wait(_HOUSEKEEPING_EVERY_S):
         try:
             with connect(url) as conn:
                 if changes := merging.tidy(conn):
                     log.info("partitions tidied", changes=changes)
-        except psycopg.Error as error:
+                if removed := checkpoints.remove_unwanted(conn):
+                    log.info("checkpoints removed", checkpoints=removed)
+                collected = piece_collector.collect(conn)
+                if collected.pieces:
+                    log.info("pieces of checkpoints removed", pieces=collected.pieces, bytes=collected.bytes)
+        except (psycopg.Error, KeyholeError) as error:
             log.warning("housekeeping waits", error=str(error).strip())
 
 

@@ -10,6 +10,7 @@ from psycopg.rows import class_row
 from db.checkpoint_store import RESUME_FILE, no_checkpoint
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.states import JobState
+from services.contracts.training.training import Checkpoints
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,6 @@ class CheckpointFilter:
     variant: str | None = None
     min_loss_nats: float | None = None
     max_loss_nats: float | None = None
-
-
-@dataclass(frozen=True)
-class Policy:
-    """Which checkpoints of a run stay."""
-
-    keep: int | None = None  # newest of reason interval; None is all
-    keep_optimizer: bool = False  # the state for resuming of all, not only of the newest
 
 
 _SELECT = """
@@ -107,13 +100,13 @@ def newest_resumable(conn: Connection, run_id: int) -> CheckpointRow | None:
     return _one(conn, "WHERE run_id = %s AND resumable ORDER BY step DESC LIMIT 1", run_id)
 
 
-def tidy(conn: Connection, run_id: int, policy: Policy) -> None:
+def tidy(conn: Connection, run_id: int, policy: Checkpoints) -> None:
     """Take away the reasons that no longer hold, and the checkpoints and files that are then kept for none.
 
     Best is the lowest validation loss so far (the earliest such step), last the highest step, resume the newest from
     which the run can go on. A checkpoint that a job which has not ended is to read stays until ``remove_unwanted``.
     """
-    conn.execute("SELECT FROM keyhole.run WHERE id = %s FOR UPDATE", (run_id,))
+    conn.execute("SELECT FROM keyhole.run WHERE id = %s FOR NO KEY UPDATE", (run_id,))
     newest = {
         "best": "validation_loss_nats, step",
         "last": "step DESC",

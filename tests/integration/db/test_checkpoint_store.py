@@ -4,12 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import psycopg
-import pytest
 from safetensors.numpy import load_file
 
 from db import checkpoint_store
-from db.checkpoint_pieces import PIECE_BYTES, cuts
-from services.contracts.errors import ErrorCode, KeyholeError
+from db.checkpoint_pieces import PIECE_BYTES
 from services.sources.file_identity import folder_sha256
 from tests.integration.db.stored_checkpoints import count, new_run, store, transacting, write_files
 
