@@ -24,7 +24,7 @@ class SweepRow:
     model: str
     dataset: str
     body: dict[str, Any]
-    members: int
+    runs: int
     jobs_by_state: dict[str, int]
 
 
@@ -49,7 +49,7 @@ SELECT sweep.id, sweep.suite_id, suite.name, suite.created_at, api_token.name AS
 FROM keyhole.sweep JOIN keyhole.suite ON suite.id = suite_id
 LEFT JOIN keyhole.api_token ON api_token.id = suite.submitted_by
 CROSS JOIN LATERAL (
-    SELECT coalesce(sum(jobs), 0)::integer AS members, coalesce(jsonb_object_agg(state, jobs), '{}') AS jobs_by_state
+    SELECT coalesce(sum(jobs), 0)::integer AS runs, coalesce(jsonb_object_agg(state, jobs), '{}') AS jobs_by_state
     FROM (
         SELECT job.state, count(*) AS jobs FROM keyhole.sweep_member JOIN keyhole.job ON job.id = job_id
         WHERE sweep_id = sweep.id GROUP BY job.state

@@ -21,7 +21,7 @@ PANELS: dict[str, dict[str, str]] = {
         "retry": "services.cli.jobs:retry",
         "delete": "services.cli.jobs:delete",
     },
-    "Suites: several probes at once": {
+    "Suites: several jobs at once": {
         "suites": "services.cli.suites:suites",
         "suite": "services.cli.suites:suite",
         "presets": "services.cli.suites:presets",
@@ -29,6 +29,9 @@ PANELS: dict[str, dict[str, str]] = {
     "Training": {
         "runs": "services.cli.runs:runs",
         "run": "services.cli.runs:run",
+        "sweep": "services.cli.sweeps:sweep",
+        "sweeps": "services.cli.sweeps:sweeps",
+        "sweep-result": "services.cli.sweeps:sweep_result",
     },
     "Kinds and results": {
         "kinds": "services.cli.kinds:kinds",

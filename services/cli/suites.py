@@ -1,6 +1,7 @@
 """Commands about suites: what `submit suite` does, suites, suite, presets."""
 
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,15 @@ from services.cli.exit_codes import ExitCode
 from services.cli.jobs import api
 from services.cli.output import Json
 from services.contracts.states import JobState
-from services.contracts.suites import SuiteDetail, SuiteJob, SuiteView
+from services.contracts.suites import (
+    Preset,
+    StageState,
+    StageView,
+    SuiteDetail,
+    SuiteItem,
+    SuiteJob,
+    SuiteView,
+)
 
 if TYPE_CHECKING:
     from services.client import Suite
@@ -60,8 +69,10 @@ def suites(
 
 def suite(
     suite_id: Annotated[int, typer.Argument(metavar="ID", min=1, help="The suite's number.")],
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until every job has ended.")] = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Stop the jobs that have not ended.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until every job of every stage has ended.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Stop the jobs that have not ended, and what follows.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show a suite with its jobs; wait for it, or cancel it."""
@@ -87,20 +98,40 @@ def presets(
     if json:
         output.as_json(found)
     elif name is None:
-        output.table(("preset", "title", "probes"), ((each.name, each.title, len(each.probes)) for each in found))
+        output.table(("preset", "title", "jobs"), ((each.name, each.title, _kinds(each)) for each in found), widest=80)
     else:
-        (preset,) = found
-        output.data(f"{preset.title}\n\n{preset.about}\n")
-        output.fields(
-            [
-                ("models", ", ".join(preset.models)),
-                ("dataset", preset.dataset),
-                ("also", ", ".join(preset.also) or None),
-            ]
-        )
-        for item in preset.probes:
-            output.data(f"\n{item.kind}")
-            output.fields((f"  {name}", value) for name, value in output.leaves(item.parameters))
+        _preset(found[0])
+
+
+def _kinds(preset: Preset) -> str:
+    """How many jobs, or probes for each model, in each stage."""
+    first = f"sweep of {sum(1 for _ in preset.sweep.members())}" if preset.sweep else str(len(preset.probes))
+    return ", then ".join([first, *(str(len(stage.probes)) for stage in preset.stages)])
+
+
+def _preset(preset: Preset) -> None:
+    output.data(f"{preset.title}\n\n{preset.about}\n")
+    output.fields(
+        [("models", ", ".join(preset.models)), ("dataset", preset.dataset), ("also", ", ".join(preset.also) or None)]
+    )
+    if preset.sweep is not None:
+        output.data("\nsweep of training")
+        output.fields((f"  {name}", value) for name, value in output.leaves(preset.sweep.model_dump(mode="json")))
+    _items(preset.probes)
+    for number, stage in enumerate(preset.stages, start=1):
+        failed = ", whatever failed before" if stage.on_failure == "continue" else ""
+        output.data(f"\nStage {number}, of {', '.join(stage.models)}{failed}")
+        if stage.dataset is not None:
+            output.fields([("  dataset", stage.dataset)])
+        _items(stage.probes)
+
+
+def _items(probes: Sequence[SuiteItem]) -> None:
+    for item in probes:
+        output.data(f"\n{item.kind}{f', {item.label}' if item.label else ''}")
+        own = {"model": item.model, "dataset": item.dataset}
+        output.fields((f"  {name}", value) for name, value in own.items() if value is not None)
+        output.fields((f"  {name}", value) for name, value in output.leaves(item.parameters))
 
 
 def follow(suite: "Suite") -> None:
@@ -129,17 +160,24 @@ def _wait(suite: "Suite", *, json: bool) -> None:
         for job in suite.detail.members:
             if job.error is not None:
                 output.message(f"Job {job.id} ({job.kind}) failed: {job.error.message} {job.error.hint}".rstrip())
-    states = {job.state for job in suite.detail.members}
+    states = {job.state for job in suite.detail.members if job.fell_short}
     if JobState.FAILED in states:
         raise typer.Exit(ExitCode.JOB_FAILED)
-    raise typer.Exit(ExitCode.JOB_CANCELLED if JobState.CANCELLED in states else ExitCode.OK)
+    skipped = bool(suite.detail.skipped)
+    raise typer.Exit(ExitCode.JOB_CANCELLED if skipped or JobState.CANCELLED in states else ExitCode.OK)
 
 
 def _teller() -> Any:
-    """Prints a line whenever a job has changed: for logs, where a bar would be noise."""
+    """Prints a line whenever a job or a stage has changed: for logs, where a bar would be noise."""
     known: dict[int, str] = {}
+    stages: dict[int, str] = {}
 
     def tell(detail: SuiteDetail) -> None:
+        for stage in detail.stages:
+            now = _stage(stage)
+            if stages.setdefault(stage.number, now) != now:
+                stages[stage.number] = now
+                output.message(f"  {datetime.now():%H:%M:%S} stage {stage.number}: {now}")
         for job in detail.members:
             now = _doing(job)
             if known.get(job.id) != now:
@@ -151,6 +189,8 @@ def _teller() -> Any:
 
 def _doing(job: SuiteJob) -> str:
     """State, and what a running job is at."""
+    if job.stopped is not None:
+        return "given up"
     if job.state is not JobState.RUNNING:
         return f"{job.state}{' before' if job.reused else ''}"
     done = f", {job.progress.shards_done} of {job.progress.shards} shards" if job.progress.shards_done else ""
@@ -159,10 +199,12 @@ def _doing(job: SuiteJob) -> str:
 
 def _table(detail: SuiteDetail) -> None:
     output.data(f"Suite {detail.id}, {detail.name}: {_states(detail)}.")
+    staged = bool(detail.stages)
     output.table(
-        ("job", "kind", "state", "shards", "rows", "took", "model"),
+        (*(("stage",) if staged else ()), "job", "kind", "state", "shards", "rows", "took", "model"),
         (
             (
+                *((job.stage,) if staged else ()),
                 job.id,
                 job.kind,
                 _doing(job),
@@ -175,7 +217,20 @@ def _table(detail: SuiteDetail) -> None:
         ),
         widest=60,
     )
+    for stage in detail.stages:
+        if stage.state is not StageState.SUBMITTED:
+            output.data(
+                f"Stage {stage.number}, {', '.join(stage.kinds)} of {', '.join(stage.models)}: {_stage(stage)}."
+            )
+    if detail.sweep_id is not None:
+        output.message(f"What the sweep found: keyhole sweep-result {detail.sweep_id}")
+
+
+def _stage(stage: StageView) -> str:
+    return f"{stage.state}, {stage.detail}".rstrip(".") if stage.detail else str(stage.state)
 
 
 def _states(suite: SuiteView) -> str:
-    return ", ".join(f"{number} {state}" for state, number in sorted(suite.jobs_by_state.items())) or "no jobs left"
+    states = ", ".join(f"{number} {state}" for state, number in sorted(suite.jobs_by_state.items())) or "no jobs left"
+    waiting = suite.stages_waiting
+    return f"{states}, {waiting} {'stages wait' if waiting > 1 else 'stage waits'}" if waiting else states

@@ -16,6 +16,7 @@ from services.client.job import Job, JobCancelled, JobFailed
 from services.client.keyhole import Keyhole
 from services.client.run import Run
 from services.client.suite import Suite, SuiteFailed
+from services.client.sweep import Sweep
 from services.contracts.errors import KeyholeError
 
 __all__ = [
@@ -27,5 +28,6 @@ __all__ = [
     "Run",
     "Suite",
     "SuiteFailed",
+    "Sweep",
     "Unreachable",
 ]

@@ -14,7 +14,8 @@ from services.client.job import Job
 from services.client.local_paths import absolute_source, absolute_sources
 from services.client.pages import items
 from services.client.run import RunCalls
-from services.client.suite import Suite
+from services.client.suite import Suite, probe_items
+from services.client.sweep import SweepCalls
 from services.contracts.jobs import JobDetail, JobPage, JobView, KindView, TokenCreated, TokenView
 from services.contracts.states import Scope
 from services.contracts.suites import Preset, SuiteDetail, SuitePage, SuiteView
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-class Keyhole(RunCalls):
+class Keyhole(RunCalls, SweepCalls):
     """A client of one API. Without arguments: KEYHOLE_API_URL and KEYHOLE_TOKEN, else the embedded stack."""
 
     def __init__(self, url: str | None = None, token: str | None = None) -> None:
@@ -114,7 +115,8 @@ class Keyhole(RunCalls):
         *,
         model: str | Sequence[str] = (),
         dataset: str | None = None,
-        probes: Mapping[str, Mapping[str, Any]] | Sequence[str] = (),
+        probes: Mapping[str, Mapping[str, Any]] | Sequence[str] | Sequence[Mapping[str, Any]] = (),
+        stages: Sequence[Mapping[str, Any]] = (),
         label: str | None = None,
         priority: int = 0,
         force: bool = False,
@@ -123,15 +125,18 @@ class Keyhole(RunCalls):
     ) -> Suite:
         """Submit a preset, or probes of one's own, on one model or several; all jobs are made, or none.
 
-        ``probes`` are kinds, or kinds with their parameters. A ``model`` may be a series: ``hf:ORG/NAME@step*``,
-        ``path:DIR/*``. ``parameters`` hold for every probe that has them, below the name of a kind for that alone.
+        ``probes`` are kinds, or kinds with their parameters, or the API's items (``{"kind": …, "parameters": …}``,
+        also with ``model``, ``dataset`` and ``label``). ``stages`` follow in turn, each with probes as items, and with
+        models, such as ``runs@last`` for the ends of the runs that the suite has trained. A ``model`` may be a series:
+        ``hf:ORG/NAME@step*``, ``path:DIR/*``, ``run:ID``. ``parameters`` hold for every probe that has them, below the
+        name of a kind for that alone.
         """
-        chosen = probes if isinstance(probes, Mapping) else {kind: {} for kind in probes}
         body: dict[str, Any] = {
             "preset": preset,
             "models": [absolute_source(each) for each in ([model] if isinstance(model, str) else model)],
             "dataset": absolute_source(dataset) if dataset else None,
-            "probes": [{"kind": kind, "parameters": absolute_sources(dict(values))} for kind, values in chosen.items()],
+            "probes": absolute_sources(probe_items(probes)),
+            "stages": absolute_sources(list(stages)),
             "parameters": absolute_sources(parameters),
             "name": label,
             "priority": priority,

@@ -2,8 +2,8 @@
 
 import sys
 import time
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 from services.client import events as client_events
 from services.client.connection import Connection
@@ -16,21 +16,22 @@ _POLL_S = 1.0
 
 
 class SuiteFailed(KeyholeError):
-    """Some jobs of the suite did not succeed; the others did. ``suite`` tells which."""
+    """Some jobs of the suite did not succeed, or a stage was skipped. ``suite`` tells which."""
 
     def __init__(self, suite: SuiteDetail) -> None:
         self.suite = suite
-        bad = [job for job in suite.members if job.state is not JobState.SUCCEEDED]
-        told = "; ".join(f"job {job.id} ({job.kind}): {job.error.message if job.error else job.state}" for job in bad)
+        bad = [job for job in suite.members if job.fell_short]
+        told = [f"job {job.id} ({job.kind}): {job.error.message if job.error else job.state}" for job in bad]
+        told += [f"stage {stage.number} was skipped: {stage.detail}" for stage in suite.skipped]
         super().__init__(
             ErrorCode.CONFLICT,
-            f"{len(bad)} of {len(suite.members)} jobs of suite {suite.id} did not succeed: {told}",
+            f"{len(bad)} of {len(suite.members)} jobs of suite {suite.id} did not succeed: {'; '.join(told)}",
             "Look at one with: keyhole job ID   Try it again with: keyhole retry ID",
         )
 
 
 class Suite:
-    """One suite, as it was when last looked at: ``refresh()`` looks again, ``wait()`` until all jobs have ended."""
+    """One suite, as it was when last looked at: ``refresh()`` looks again, ``wait()`` until all stages have ended."""
 
     def __init__(self, connection: Connection, detail: SuiteDetail) -> None:
         self._connection = connection
@@ -67,7 +68,17 @@ class Suite:
         return self
 
     def wait(self, *, progress: bool = True) -> Self:
-        """Wait until every job has ended, with a progress bar in a notebook or on a terminal; raises SuiteFailed."""
+        """Wait until every job of every stage has ended, with a progress bar in a notebook or on a terminal.
+
+        Raises SuiteFailed.
+        """
+        self.wait_for_end(progress=progress)
+        if self.detail.skipped or any(job.fell_short for job in self.detail.members):
+            raise SuiteFailed(self.detail)
+        return self
+
+    def wait_for_end(self, *, progress: bool = True) -> Self:
+        """The same, however the jobs end."""
         from tqdm.auto import tqdm  # here: its import takes a while in notebooks
 
         shown = progress and ("ipykernel" in sys.modules or sys.stderr.isatty())
@@ -79,13 +90,20 @@ class Suite:
                 bar.set_description_str(f"suite {detail.id} {', '.join(now[:3]) or 'waits'}", refresh=True)
 
             self.follow(tell)
-        if any(job.state is not JobState.SUCCEEDED for job in self.detail.members):
-            raise SuiteFailed(self.detail)
         return self
 
     def follow(self, tell: Callable[[SuiteDetail], None]) -> None:
-        """Look every second and tell what there is, until every job has ended."""
+        """Look every second and tell what there is, until every job of every stage has ended."""
         tell(self.refresh().detail)
         while not self.detail.ended:
             time.sleep(_POLL_S)
             tell(self.refresh().detail)
+
+
+def probe_items(
+    probes: Mapping[str, Mapping[str, Any]] | Sequence[str] | Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    """Kinds, or kinds with their parameters, as the API's items; those that are items already stay."""
+    if isinstance(probes, Mapping):
+        return [{"kind": kind, "parameters": dict(parameters)} for kind, parameters in probes.items()]
+    return [dict(each) if isinstance(each, Mapping) else {"kind": each} for each in probes]

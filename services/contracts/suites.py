@@ -111,6 +111,12 @@ class SuiteCreate(BaseModel):
 class SuiteJob(JobView):
     reused: bool  # whether the job stood already when it became part of the suite
     stage: int = 0  # in which it was submitted
+    stopped: str | None = None  # of a member of a sweep: why its setting was given up early, which is no failure
+
+    @property
+    def fell_short(self) -> bool:
+        """Whether it ended in another way than it was asked for."""
+        return self.state.terminal and self.state is not JobState.SUCCEEDED and self.stopped is None
 
 
 class StageState(StrEnum):
@@ -156,6 +162,10 @@ class SuiteView(BaseModel):
 class SuiteDetail(SuiteView):
     members: list[SuiteJob]
     stages: list[StageView] = []
+
+    @property
+    def skipped(self) -> list[StageView]:
+        return [stage for stage in self.stages if stage.state is StageState.SKIPPED]
 
 
 class SuitePage(BaseModel):

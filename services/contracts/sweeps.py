@@ -37,7 +37,7 @@ class SweepView(BaseModel):
     submitted_by: str | None
     model: str
     dataset: str
-    members: int
+    runs: int
     jobs_by_state: dict[JobState, int]
 
     @property
@@ -97,7 +97,8 @@ class SweepDifference(BaseModel):
 class SweepDetail(SweepView):
     parameters: dict[str, Any]  # as submitted: what all members share
     axes: dict[str, Any]
-    all_members: list[SweepMember]
+    early_stopping: dict[str, Any] | None
+    members: list[SweepMember]
     settings: list[SweepSetting]
     best: list[SweepSetting]  # one for each variant with a finished member
     noise: SeedNoise | None  # none if no setting has two finished seeds

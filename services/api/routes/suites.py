@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from fastapi.concurrency import run_in_threadpool
 
-from db.repositories import jobs, suite_stages, suites
+from db.repositories import jobs, suite_stages, suites, sweep_stopping
 from db.repositories.suites import SuiteRow
 from services.api import cursors, views
 from services.api.auth import Reader, Submitter
@@ -85,6 +85,7 @@ def _detail(conn: Database, suite_id: int) -> SuiteDetail:
     members = suites.members(conn, suite_id)
     found = {each.id: each for each in jobs.listed(conn, [member.job_id for member in members])}
     positions = jobs.queue_positions(conn) if JobState.QUEUED in row.jobs_by_state else {}
+    stopped = sweep_stopping.stopped(conn, suite_id) if row.sweep_id is not None else {}
     return SuiteDetail(
         **_shared(row),
         members=[
@@ -92,6 +93,7 @@ def _detail(conn: Database, suite_id: int) -> SuiteDetail:
                 **views.job_view(found[each.job_id], positions.get(each.job_id)).model_dump(),
                 reused=each.reused,
                 stage=each.stage,
+                stopped=stopped.get(each.job_id),
             )
             for each in members
             if each.job_id in found
