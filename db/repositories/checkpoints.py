@@ -1,11 +1,13 @@
 """Checkpoints as rows: found, listed, and which of a run's are kept. Their bytes are db.checkpoint_store's business."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from psycopg import Connection, sql
 from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
 
 from db.checkpoint_store import RESUME_FILE, no_checkpoint
 from services.contracts.errors import ErrorCode, KeyholeError
@@ -45,6 +47,17 @@ class CheckpointFilter:
     variant: str | None = None
     min_loss_nats: float | None = None
     max_loss_nats: float | None = None
+
+
+@dataclass(frozen=True)
+class ImportedCheckpoint:
+    """A model whose files stay where they are."""
+
+    step: int
+    source: str  # pinned
+    identity: str
+    model_type: str
+    config: dict[str, Any]
 
 
 _SELECT = """
@@ -98,6 +111,17 @@ def at(conn: Connection, run_id: int, place: str) -> CheckpointRow | None:
 def newest_resumable(conn: Connection, run_id: int) -> CheckpointRow | None:
     """The checkpoint from which a run that was lost goes on."""
     return _one(conn, "WHERE run_id = %s AND resumable ORDER BY step DESC LIMIT 1", run_id)
+
+
+def insert_imported(conn: Connection, run_id: int, imported: Sequence[ImportedCheckpoint]) -> None:
+    with conn.cursor() as cursor:
+        cursor.executemany(
+            """
+            INSERT INTO keyhole.checkpoint (run_id, step, reasons, identity, source, model_type, config)
+            VALUES (%s, %s, '{imported}', %s, %s, %s, %s)
+            """,
+            [(run_id, each.step, each.identity, each.source, each.model_type, Jsonb(each.config)) for each in imported],
+        )
 
 
 def tidy(conn: Connection, run_id: int, policy: Checkpoints) -> None:

@@ -35,6 +35,17 @@ def insert(conn: Connection, run: NewRun, job_id: int, submitted_by: int | None)
     return row[0]
 
 
+def insert_imported(conn: Connection, name: str, source: str, last_step: int, submitted_by: int | None) -> int:
+    """A run of models that exist already; ``source`` is the series that was named."""
+    row = conn.execute(
+        "INSERT INTO keyhole.run (name, origin, source, steps_done, submitted_by) "
+        "VALUES (%s, 'imported', %s, %s, %s) RETURNING id",
+        (name, source, last_step, submitted_by),
+    ).fetchone()
+    assert row is not None
+    return row[0]
+
+
 def of_job(conn: Connection, job_id: int) -> int | None:
     row = conn.execute("SELECT id FROM keyhole.run WHERE job_id = %s", (job_id,)).fetchone()
     return row[0] if row else None

@@ -64,6 +64,13 @@ def _resolve_all(
     return found, {source: resolve_dataset(source, settings) for source in dict.fromkeys(datasets)}
 
 
+async def resolve_models(
+    turns: Turns, models: Sequence[str], settings: Settings
+) -> dict[str, dict[str, ResolvedModel]]:
+    """By source, the models that it names, one or a series of them, each under its own source."""
+    return (await resolve_all(turns, models, [], settings))[0]
+
+
 @asynccontextmanager
 async def turn(turns: Turns, *, on_hub: bool) -> AsyncIterator[None]:
     """One's turn to resolve; raises KeyholeError (unavailable) when none comes for a while."""

@@ -29,6 +29,11 @@ PANELS: dict[str, dict[str, str]] = {
     "Training": {
         "runs": "services.cli.runs:runs",
         "run": "services.cli.runs:run",
+        "import-run": "services.cli.checkpoints:import_run",
+        "checkpoints": "services.cli.checkpoints:checkpoints",
+        "checkpoint": "services.cli.checkpoints:checkpoint",
+        "checkpoint-export": "services.cli.checkpoints:checkpoint_export",
+        "checkpoint-delete": "services.cli.checkpoints:checkpoint_delete",
         "sweep": "services.cli.sweeps:sweep",
         "sweeps": "services.cli.sweeps:sweeps",
         "sweep-result": "services.cli.sweeps:sweep_result",

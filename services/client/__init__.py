@@ -11,6 +11,7 @@ KeyholeError            what the API refused, with code, message and hint
 └── SuiteFailed         some jobs of a suite that was waited for did not succeed
 """
 
+from services.client.checkpoint import Checkpoint
 from services.client.connection import Unreachable
 from services.client.job import Job, JobCancelled, JobFailed
 from services.client.keyhole import Keyhole
@@ -20,6 +21,7 @@ from services.client.sweep import Sweep
 from services.contracts.errors import KeyholeError
 
 __all__ = [
+    "Checkpoint",
     "Job",
     "JobCancelled",
     "JobFailed",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from services.client import events as client_events
 from services.client import tables as client_tables
+from services.client.checkpoint import CheckpointCalls
 from services.client.connection import Connection
 from services.client.job import Job
 from services.client.local_paths import absolute_source, absolute_sources
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-class Keyhole(RunCalls, SweepCalls):
+class Keyhole(CheckpointCalls, RunCalls, SweepCalls):
     """A client of one API. Without arguments: KEYHOLE_API_URL and KEYHOLE_TOKEN, else the embedded stack."""
 
     def __init__(self, url: str | None = None, token: str | None = None) -> None:

@@ -95,6 +95,15 @@ def parse_model_source(text: str) -> ModelSource:
     return ModelSource(form="path" if form == "path" else "builtin", name=rest)
 
 
+def step_in(name: str) -> int | None:
+    """The training step that the name of a revision or folder tells: the number behind "step", else the last one.
+
+    ``step-1000`` and ``step1000-tokens4B`` are step 1,000, ``checkpoint-500`` is step 500; None without a number.
+    """
+    numbers = re.findall(r"step\D?(\d+)", name, re.IGNORECASE) or re.findall(r"\d+", name)
+    return int(numbers[-1][-12:]) if numbers else None
+
+
 def _configuration(text: str) -> ModelSource:
     name, _, query = text.partition("?")
     given = dict(parse_qsl(query, keep_blank_values=True))

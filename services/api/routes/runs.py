@@ -1,15 +1,18 @@
-"""/v1/runs: training runs, and their numbers by step."""
+"""/v1/runs: runs, trained or imported, and their numbers by step."""
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 
 from db.repositories import run_listing
 from db.repositories.run_listing import RunFilter
 from services.api import cursors, formats
-from services.api.auth import Reader
-from services.api.database import Database
+from services.api.auth import Reader, Submitter
+from services.api.database import Database, Pool, ResolvingTurns, ServerSettings
+from services.api.run_import import import_run
+from services.contracts.checkpoints import ImportedRun, RunImport
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.runs import RUN_STATES, RunDetail, RunPage
 
@@ -17,6 +20,16 @@ router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 RunId = Annotated[int, Path(ge=1, le=2**31 - 1, description="the run's number")]
 _FILES: dict[int | str, dict[str, Any]] = {200: {"content": {media: {} for media in formats.MEDIA_TYPES.values()}}}
+
+
+@router.post("", status_code=201)
+async def create_run(
+    body: RunImport, caller: Submitter, pool: Pool, turns: ResolvingTurns, settings: ServerSettings, response: Response
+) -> ImportedRun:
+    """Import models that exist already as the checkpoints of a run. Their files stay where they are."""
+    run_id = await import_run(pool, turns, body, token_id=caller.token_id, settings=settings)
+    response.headers["Location"] = f"/v1/runs/{run_id}"
+    return await run_in_threadpool(_imported, pool, run_id)
 
 
 @router.get("")
@@ -43,6 +56,10 @@ def list_runs(
 @router.get("/{run_id}")
 def read_run(run_id: RunId, caller: Reader, conn: Database) -> RunDetail:
     """A run with its parameters, the names of its numbers and its checkpoints."""
+    return _detail(conn, run_id)
+
+
+def _detail(conn: Database, run_id: int) -> RunDetail:
     found = run_listing.get(conn, run_id)
     if found is None:
         raise _missing(run_id)
@@ -75,6 +92,11 @@ def run_matrices(run_id: RunId, caller: Reader, conn: Database, format: formats.
     """Spectral norms of the run's weight matrices and of their updates, by step."""
     _require(conn, run_id)
     return _file(format, run_listing.matrices(conn, run_id))
+
+
+def _imported(pool: Pool, run_id: int) -> ImportedRun:
+    with pool.connection() as conn:
+        return ImportedRun(**_detail(conn, run_id).model_dump())
 
 
 def _file(format_: formats.Format, batch: "run_listing.pa.RecordBatch") -> StreamingResponse:

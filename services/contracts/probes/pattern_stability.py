@@ -1,6 +1,5 @@
 """``pattern_stability``: distances between the attention patterns of checkpoints (Figure 4 of "Stuck in a Loop")."""
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Self
 
@@ -10,6 +9,7 @@ from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.parameters import Parameters
 from services.contracts.printable import NAME_PATTERN
 from services.contracts.probes.common import ProbeParameters
+from services.contracts.sources import step_in
 from services.contracts.tables import HEAD, JOB, LAYER, SEQUENCE, Column, ResultTable, SummaryMetric
 
 MOST_CHECKPOINTS = 64  # the job's own model among them: 2,016 pairs
@@ -28,7 +28,7 @@ Step = Annotated[int, Field(ge=0, le=10**12, description="training step at which
 
 
 def run_and_step(source: str) -> tuple[str, int]:
-    """Run and step that a model source tells: the last number of its revision, or of its folder, is the step.
+    """Run and step that a model source tells: a number of its revision, or of its folder, is the step.
 
     ``hf:ORG/NAME@step100`` is step 100 of run NAME, ``path:runs/a/step-100`` step 100 of run a; without number step 0.
     ``run:5@100`` is step 100 of ``run 5``. What ``checkpoint:7`` is of does not show: it is a run of its own.
@@ -45,8 +45,7 @@ def run_and_step(source: str) -> tuple[str, int]:
     else:
         *folders, last = [part for part in rest.split("/") if part] or [rest]
         run = folders[-1] if folders else last
-    numbers = re.findall(r"\d+", last)
-    return run[-60:] or "run", int(numbers[-1][-12:]) if numbers else 0
+    return run[-60:] or "run", step_in(last) or 0
 
 
 class Checkpoint(Parameters):

@@ -1,0 +1,138 @@
+"""/v1/checkpoints: models at steps of runs, and their files."""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Header, Path, Query, Response
+from fastapi.responses import StreamingResponse
+
+from db import checkpoint_store
+from db.checkpoint_store import StoredFile
+from db.connection import connect
+from db.repositories import checkpoints
+from db.repositories.checkpoints import CheckpointFilter, CheckpointRow
+from services.api import cursors
+from services.api.auth import Admin, Reader
+from services.api.database import Database, Pool, ServerSettings
+from services.contracts.checkpoints import (
+    REASONS,
+    CheckpointDetail,
+    CheckpointFile,
+    CheckpointPage,
+    CheckpointVerified,
+    CheckpointView,
+)
+from services.contracts.errors import ErrorCode, KeyholeError
+
+router = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"])
+
+CheckpointId = Annotated[int, Path(ge=1, le=2**31 - 1, description="the checkpoint's number")]
+Step = Annotated[int | None, Query(ge=0, le=2**31 - 1)]
+Loss = Annotated[float | None, Query(allow_inf_nan=False, description="validation loss in nats")]
+
+
+@router.get("")
+def list_checkpoints(
+    caller: Reader,
+    conn: Database,
+    run: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="only of this run")] = None,
+    min_step: Step = None,
+    max_step: Step = None,
+    reason: Annotated[Literal[REASONS] | None, Query(description="kept for it")] = None,  # type: ignore[valid-type]
+    model_type: Annotated[str | None, Query(max_length=100, description="architecture, such as gpt2")] = None,
+    variant: Annotated[str | None, Query(max_length=100, description="control, natq, natq+qk_norm, …")] = None,
+    min_loss: Loss = None,
+    max_loss: Loss = None,
+    cursor: Annotated[str | None, Query(max_length=100, description="`next` of the page before")] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+) -> CheckpointPage:
+    """Checkpoints, newest first."""
+    condition = CheckpointFilter(run, min_step, max_step, reason, model_type, variant, min_loss, max_loss)
+    before_id = cursors.decode(cursor) if cursor else None
+    rows = checkpoints.listed(conn, condition, before_id=before_id, limit=limit + 1)
+    items = [_view(row) for row in rows[:limit]]
+    return CheckpointPage(items=items, next=cursors.encode(items[-1].id) if len(rows) > limit else None)
+
+
+@router.get("/{checkpoint_id}")
+def read_checkpoint(checkpoint_id: CheckpointId, caller: Reader, conn: Database) -> CheckpointDetail:
+    """A checkpoint with its configuration and its files."""
+    row = _found(conn, checkpoint_id)
+    files = [] if row.source else checkpoint_store.files_of(conn, checkpoint_id)
+    return CheckpointDetail(
+        **_view(row).model_dump(),
+        config=row.config,
+        files=[CheckpointFile(name=file.name, bytes=file.size, sha256=file.sha256.hex()) for file in files],
+    )
+
+
+@router.delete("/{checkpoint_id}", status_code=204)
+def delete_checkpoint(checkpoint_id: CheckpointId, caller: Admin, conn: Database) -> None:
+    """Delete a checkpoint that no open job needs. Its bytes are freed within hours, if no other checkpoint has them."""
+    with conn.transaction():
+        checkpoints.delete(conn, checkpoint_id)
+
+
+@router.post("/{checkpoint_id}/verify")
+def verify_checkpoint(
+    checkpoint_id: CheckpointId, caller: Reader, pool: Pool, settings: ServerSettings
+) -> CheckpointVerified:
+    """Read all files and compare them with their SHA-256; damage is a problem that names file and piece."""
+    with pool.connection() as conn:
+        files = checkpoint_store.files_of(conn, checkpoint_id)
+    read = sum(len(content) for file in files for content in _contents(settings, checkpoint_id, file))
+    return CheckpointVerified(id=checkpoint_id, files=len(files), bytes=read)
+
+
+@router.get(
+    "/{checkpoint_id}/files/{name}",
+    response_class=StreamingResponse,
+    responses={
+        200: {"description": "The file", "content": {"application/octet-stream": {}}},
+        304: {"description": "The file has the SHA-256 of If-None-Match"},
+    },
+)
+def checkpoint_file(
+    checkpoint_id: CheckpointId,
+    name: Annotated[str, Path(max_length=255)],
+    caller: Reader,
+    pool: Pool,
+    settings: ServerSettings,
+    if_none_match: Annotated[str | None, Header(max_length=1000)] = None,
+) -> Response:
+    """One file, whole; its SHA-256 is the ETag. A connection that breaks shows as a body that is too short."""
+    with pool.connection() as conn:
+        files = {file.name: file for file in checkpoint_store.files_of(conn, checkpoint_id)}
+    if name not in files:
+        raise KeyholeError(
+            ErrorCode.NOT_FOUND,
+            f"Checkpoint {checkpoint_id} has no file {name!r}.",
+            f"Its files are {', '.join(files)}.",
+        )
+    file = files[name]
+    headers = {"ETag": f'"{file.sha256.hex()}"', "Accept-Ranges": "none", "Content-Length": str(file.size)}
+    if if_none_match and headers["ETag"] in [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]:
+        return Response(status_code=304, headers={"ETag": headers["ETag"]})
+    contents = _contents(settings, checkpoint_id, file)
+    begun = chain([next(contents, b"")], contents)  # what is wrong from the start is a problem, not a broken body
+    return StreamingResponse(begun, media_type="application/octet-stream", headers=headers)
+
+
+def _contents(settings: ServerSettings, checkpoint_id: int, file: StoredFile) -> Iterator[bytes]:
+    """The file over a connection of its own: a download may last long, and the pool is for short requests."""
+    assert settings.database_url is not None  # the pool was opened with it
+    with connect(settings.database_url.get_secret_value(), application_name="keyhole-api export") as conn:
+        yield from checkpoint_store.contents(conn, checkpoint_id, file)
+
+
+def _found(conn: Database, checkpoint_id: int) -> CheckpointRow:
+    row = checkpoints.get(conn, checkpoint_id)
+    if row is None:
+        raise checkpoint_store.no_checkpoint(checkpoint_id)
+    return row
+
+
+def _view(row: CheckpointRow) -> CheckpointView:
+    shared = {name: value for name, value in vars(row).items() if name in CheckpointView.model_fields}
+    return CheckpointView(**shared, run=row.run_name)
