@@ -14,7 +14,20 @@ from services.api.following import following
 from services.api.query_parameters import refuse_unknown
 from services.api.request_context import RequestContext
 from services.api.resolving import Turns
-from services.api.routes import events, health, jobs, kinds, metrics, results, runs, sql, suites, tokens
+from services.api.routes import (
+    checkpoints,
+    events,
+    health,
+    jobs,
+    kinds,
+    metrics,
+    results,
+    runs,
+    sql,
+    suites,
+    sweeps,
+    tokens,
+)
 from services.contracts.settings import Settings
 from services.contracts.settings import settings as environment_settings
 
@@ -53,7 +66,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.settings = chosen
     problems.install(app)
     app.add_middleware(RequestContext)
-    for module in (jobs, suites, runs, events, results, kinds, sql, tokens):
+    for module in (checkpoints, jobs, suites, sweeps, runs, events, results, kinds, sql, tokens):
         app.include_router(module.router, dependencies=[Depends(refuse_unknown)])
     for module in (health, metrics, documentation):  # asked by balancers and browsers, with what they like
         app.include_router(module.router)
