@@ -15,6 +15,7 @@ from services.api.query_parameters import refuse_unknown
 from services.api.request_context import RequestContext
 from services.api.resolving import Turns
 from services.api.routes import (
+    alerts,
     checkpoints,
     events,
     health,
@@ -27,6 +28,7 @@ from services.api.routes import (
     suites,
     sweeps,
     tokens,
+    watches,
 )
 from services.contracts.settings import Settings
 from services.contracts.settings import settings as environment_settings
@@ -66,7 +68,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.settings = chosen
     problems.install(app)
     app.add_middleware(RequestContext)
-    for module in (checkpoints, jobs, suites, sweeps, runs, events, results, kinds, sql, tokens):
+    for module in (checkpoints, jobs, suites, sweeps, runs, events, results, kinds, sql, tokens, watches, alerts):
         app.include_router(module.router, dependencies=[Depends(refuse_unknown)])
     for module in (health, metrics, documentation):  # asked by balancers and browsers, with what they like
         app.include_router(module.router)

@@ -13,14 +13,19 @@ import structlog
 from psycopg import Connection
 
 from db.connection import connect
-from services.api import suite_stages
+from services.api import delivering, early_stopping, suite_stages, watching
 from services.api.follower import Follower, Surroundings
 
 _LOCK = 0x4B4559464F  # one leader at a time; any number that nothing else uses
 _STOP_S = 5.0  # a look that is on its way gets so long when the process ends
 _log = structlog.get_logger("keyhole.following")
 
-FOLLOWERS: tuple[Follower, ...] = (suite_stages.FOLLOWER,)
+FOLLOWERS: tuple[Follower, ...] = (
+    suite_stages.FOLLOWER,
+    early_stopping.FOLLOWER,
+    *watching.FOLLOWERS,
+    delivering.FOLLOWER,
+)
 
 
 @asynccontextmanager

@@ -43,6 +43,8 @@ class Settings(BaseSettings):
     checkpoint_cache_bytes: int = 20_000_000_000  # on each worker, for checkpoints out of the database
     devices: str = "auto"  # auto, cpu, or comma-separated GPU indices
     queues: str = "probe,training"
+    webhook_hosts: str = ""  # comma-separated HOST or HOST:PORT that alerts of watches may be posted to
+    webhook_secret: SecretStr | None = None  # signs what is posted
     sql_timeout_s: float = 30.0
     sql_row_limit: int = 1_000_000
     life: LifeCycleSettings = LifeCycleSettings()

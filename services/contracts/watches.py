@@ -119,6 +119,7 @@ class WatchCreate(BaseModel):
             raise ValueError("until needs a time zone, such as 2026-12-31T18:00:00Z")
         if self.webhook is not None:
             parts = urlsplit(self.webhook)
+            _ = parts.port  # raises ValueError for what is no port
             if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
                 raise ValueError("webhook reads https://HOST/…, without name and password")
         return self
@@ -156,7 +157,8 @@ class WatchView(BaseModel):
     dataset: str | None
     rules: list[RuleView]
     models: int  # checkpoints seen
-    models_judged: int
+    models_judged: int  # of which nothing more is waited for
+    models_failed: int  # some of whose probes brought nothing
     alerts: int
     unacknowledged: int
     webhook_host: str | None
@@ -209,6 +211,22 @@ class AlertPage(BaseModel):
 
     items: list[AlertView]
     next: str | None
+
+
+class WebhookWatch(BaseModel):
+    id: int
+    name: str
+    target: str
+
+
+class WebhookBody(BaseModel):
+    """What is posted to a webhook."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+    watch: WebhookWatch
+    text: str  # the alerts in words, which chat services show
+    alerts: list[AlertView]
 
 
 class Acknowledgement(BaseModel):
