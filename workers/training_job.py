@@ -22,9 +22,10 @@ from db.repositories.jobs import JobRow
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.kinds import KINDS
 from services.contracts.settings import Settings
+from services.contracts.settings import settings as settings_of_process
 from services.contracts.states import AttemptOutcome, JobState
 from services.contracts.training.training import TrainingParameters
-from workers import checkpoint_cache
+from workers import checkpoint_cache, launching, training_ranks
 from workers.bench import surroundings
 from workers.lifecycle import Ledger
 from workers.measuring import ClaimLostError
@@ -33,6 +34,8 @@ from workers.models.staging import folder_of_this_process
 from workers.training import assembly
 from workers.training.assembly import Assembled, Order
 from workers.training.divergence import DivergedError
+from workers.training.ranks import Ranks
+from workers.training_ranks import Others
 from workers.training_sink import DatabaseSink
 
 _DECIDES = ("device", "dtype", "torch", "threads")  # surroundings on which the last bits of a run depend
@@ -53,12 +56,39 @@ def run(attempt_token: UUID, device: str, settings: Settings, ledger: Ledger) ->
     member = ledger.transact(lambda conn: _member(conn, attempt_token))
     if member is None:
         return
+    processes = member.parameters.processes
+    if processes > 1 and member.job.shards_done < member.job.shards:
+        ledger.close()
+        launching.launch(processes, device, run_rank, str(attempt_token), device)
+    else:
+        _serve(member, device, settings, ledger, Ranks())
+
+
+def run_rank(ranks: Ranks, attempt_token: str, device: str) -> None:
+    """One of several processes that serve an attempt; the first does as if it were alone."""
+    configuration = settings_of_process()
+    if not ranks.first:
+        training_ranks.follow(ranks, device, configuration)
+        return
+    assert configuration.database_url is not None
+    life, token = configuration.life, UUID(attempt_token)
+    url, patience_s = configuration.database_url.get_secret_value(), life.lease_s + life.database_grace_s
+    ledger = Ledger(url, patience_s, attempts.connection_name(token))
+    member = ledger.transact(lambda conn: _member(conn, token))
+    if member is None:
+        raise launching.OverError
+    _serve(member, device, configuration, ledger, ranks)
+
+
+def _serve(member: Member, device: str, settings: Settings, ledger: Ledger, ranks: Ranks) -> None:
     if member.job.shards_done < member.job.shards:
         try:
             with folder_of_this_process(settings.cache / "training") as folder:
-                _train(member, device, settings, ledger, folder)
+                _train(member, device, settings, ledger, folder, Others(ranks))
         except ClaimLostError:  # cancelled, or another attempt goes on
             ledger.transact(lambda conn: counters.increment(conn, "duplicates_refused"))
+            if ranks.world > 1:
+                raise launching.OverError from None
             return
     with suppress(ClaimLostError):
         ledger.transact(lambda conn: _succeed(conn, member))
@@ -84,19 +114,23 @@ def _member(conn: Connection, attempt_token: UUID) -> Member | None:
     return Member(attempt_token, job, job.run_id, parameters)
 
 
-def _train(member: Member, device: str, settings: Settings, ledger: Ledger, folder: Path) -> None:
+def _train(member: Member, device: str, settings: Settings, ledger: Ledger, folder: Path, others: Others) -> None:
     started = time.monotonic()
     found = ledger.transact(lambda conn: checkpoints.newest_resumable(conn, member.run_id))
     if found is not None:
         ledger.transact(lambda conn: checkpoint_store.download(conn, found.id, folder, names=assembly.CHECKPOINT_FILES))
     with _model_folder(member, settings, wanted=found is None) as model_folder:
+        order, checkpoint = _order(member, model_folder), None if found is None else folder
+        others.assemble(order, checkpoint)
         made = assembly.assembled(
-            _order(member, model_folder),
-            None if found is None else folder,
+            order,
+            checkpoint,
             device,
             settings,
+            ranks=others.ranks,
             phase=lambda name: ledger.transact(lambda conn: jobs.set_phase(conn, member.job.id, name)),
         )
+        others.ranks.wait()  # until they have read the folders too
     trainer = made.trainer
     environment = surroundings(device, member.parameters.dtype)
     told = environment | {
@@ -117,15 +151,18 @@ def _train(member: Member, device: str, settings: Settings, ledger: Ledger, fold
         if not begun:
             begun = True
             if found is None:
+                others.begin()
                 trainer.begin(sink)
             else:
                 ledger.transact(lambda conn: _tell_resumed(conn, member, found, made, environment))
+        others.advance(stop)
         try:
             due = trainer.advance(stop, sink)
         except DivergedError as error:
             sink.flush()
             raise ledger.transact(partial(_diverged, member=member, error=error)) from error
         sink.finish(due)
+    others.end()
 
 
 def _model_folder(member: Member, settings: Settings, *, wanted: bool) -> AbstractContextManager[Path | None]:
