@@ -84,15 +84,15 @@ def _of_best_settings(conn: Connection[Any], suite_id: int) -> set[int]:
 
 def _steps(conn: Connection[Any], run_id: int, place: str | None) -> list[int]:
     if place is None:
-        found = [each.step for each in checkpoints.of_run(conn, run_id)]
+        found = [each.step for each in checkpoints.of_run(conn, run_id) if set(each.reasons) != {"resume"}]
     else:
         one = checkpoints.at(conn, run_id, place)
         found = [one.step] if one is not None else []
     if not found:
-        steps = ", ".join(f"{each.step:,}" for each in checkpoints.of_run(conn, run_id))
+        steps = ", ".join(str(each.step) for each in checkpoints.of_run(conn, run_id))
         raise KeyholeError(
             ErrorCode.MODEL_NOT_FOUND,
-            f"Run {run_id} has no checkpoint {place or 'left'}.",
-            f"It has steps {steps}." if steps else "Train it again.",
+            f"Run {run_id} has no checkpoint{f' at {place}' if place else ''}.",
+            f"It has checkpoints at steps {steps}." if steps else "Train it again.",
         )
     return found

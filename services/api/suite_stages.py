@@ -102,7 +102,7 @@ def why_not(stage: PlannedStage, number: int, earlier: Sequence[EarlierJob], ski
             return None
         return "no job before it succeeded"
     if number - 1 in skipped:
-        return f"stage {number - 1} was skipped"
+        return f"stage {number - 1} was skipped; retrying a job before it lets it wait again"
     bad = [
         f"job {job.job_id} ({job.kind}) {'failed' if job.state == JobState.FAILED else 'was cancelled'}"
         for job in earlier
