@@ -15,7 +15,6 @@ from transformers import PreTrainedTokenizerFast
 from db import checkpoint_store
 from db.checkpoint_store import NewCheckpoint, StoredFile
 from db.repositories import checkpoints, jobs, runs, shards
-from db.repositories.checkpoints import Policy
 from db.repositories.shards import ClaimedShard
 from services.contracts.states import JobState
 from services.contracts.training.numbers import Matrix, Metric
@@ -42,8 +41,7 @@ class DatabaseSink:
     ) -> None:
         self._ledger, self._run_id, self._folder, self._store = ledger, run_id, folder, store
         self._trainer, self._tokenizer, self._surroundings = trainer, tokenizer, surroundings
-        asked = trainer.parameters.checkpoints
-        self._policy = Policy(asked.keep, asked.keep_optimizer)
+        self._policy = trainer.parameters.checkpoints
         self._segment: ClaimedShard | None = None
         self._metrics: list[Metric] = []
         self._matrices: list[Matrix] = []
@@ -74,9 +72,11 @@ class DatabaseSink:
 
         def work(conn: Connection, files: list[StoredFile]) -> None:
             self._fence(conn)
+            self._write(conn)  # a run that goes on from here does not measure them again
             self._commit(conn, checkpoint, files, resumable=resumable)
 
         self._stored(resumable, work)
+        self._forget_written()
 
     def finish(self, checkpoint: DueCheckpoint) -> None:
         """End the segment: its last numbers, the state to go on from, and the segment's own end, or none of them."""
