@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import psycopg
@@ -64,16 +64,17 @@ def store(
     *,
     reasons: Sequence[str] = ("interval",),
     loss: float | None = None,
+    config: dict[str, Any] = CONFIG,
     outside: str | None = None,
 ) -> int:
     """Upload and commit; returns the checkpoint's number."""
-    new = NewCheckpoint(step, reasons, CONFIG, "llama", loss, "resume.safetensors" in files)
+    new = NewCheckpoint(step, reasons, config, config["model_type"], loss, "resume.safetensors" in files)
     return checkpoint_store.stored(
         transacting(conn), files, outside, lambda conn, uploaded: checkpoint_store.commit(conn, run_id, new, uploaded)
     )
 
 
 def count(conn: psycopg.Connection, table: str) -> int:
-    row = conn.execute(f"SELECT count(*) FROM keyhole.{table}").fetchone()
+    row = conn.execute(f"SELECT count(*) FROM keyhole.{table}".encode()).fetchone()
     assert row is not None
     return row[0]

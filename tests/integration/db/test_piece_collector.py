@@ -1,4 +1,4 @@
-"""What nobody refers to is removed, and nothing else, whatever writers do meanwhile; inside and outside the database."""
+"""What nobody refers to is removed, and nothing else, whatever writers do; inside and outside the database."""
 
 import threading
 from pathlib import Path
