@@ -129,8 +129,8 @@ class _Judgement:
         watch_rules.recovered(self._conn, self._watch.id, number, subject.run_id, outcome.recovered)
         places = {place: (each.step, each.value) for place, each in outcome.met.items()}
         watch_rules.met(self._conn, self._watch.id, number, subject.run_id, places)
-        met_at -= outcome.recovered
-        met_at |= outcome.met.keys()
+        met_at.difference_update(outcome.recovered)
+        met_at.update(outcome.met)
         raised = [_alert(self._watch.id, number, rule, subject, each) for each in outcome.raised]
         alerts.insert(self._conn, raised, deliver=bool(self._watch.body.get("webhook")))
 
