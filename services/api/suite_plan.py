@@ -56,6 +56,8 @@ def plan(body: SuiteCreate) -> Plan:
     swept = _changed_sweep(preset, body.parameters) if preset and preset.sweep else None
     _refuse_useless(body.parameters, kinds | ({"training"} if swept else set()))
     name = (body.name or body.preset or ", ".join(dict.fromkeys(item.kind for item in probes)))[:200]
+    if preset and body.dataset:  # other data than the preset's: for every stage
+        stages = [stage.model_copy(update={"dataset": None}) for stage in stages]
     later = _later(stages, dataset, body.parameters, terms)
     if swept is not None:
         return _of_sweep(name, swept, models, dataset, later, terms)

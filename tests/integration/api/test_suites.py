@@ -138,10 +138,13 @@ def test_every_preset_can_be_submitted_but_for_its_sources(api, admin):
     for step in (1, 2):
         write_model_of_step(folder, step)
     for preset in admin.get("/v1/presets").json():
-        kinds = {probe["kind"] for probe in preset["probes"]}
+        probes = [probe for each in (preset, *preset["stages"]) for probe in each["probes"]]
+        kinds = {probe["kind"] for probe in probes}
         changes: dict[str, object] = {"length": 64, "sequences": 1, "queries": {"start": 8}}
         if "calibration" in kinds:
             changes["calibration"] = {"teacher": api.model}
+        if preset["sweep"] or "training" in kinds:
+            changes["data"] = {"validation_dataset": None}
         compares = kinds == {"pattern_stability"}
         models = [f"path:{folder}/*"] if compares else [api.model]
         answer = admin.post(
@@ -149,7 +152,10 @@ def test_every_preset_can_be_submitted_but_for_its_sources(api, admin):
             json={"preset": preset["name"], "models": models, "dataset": api.dataset, "parameters": changes},
         )
         assert answer.status_code == 202, (preset["name"], answer.text)
-        assert len(answer.json()["members"]) == len(preset["probes"])
+        suite = answer.json()
+        swept = admin.get(f"/v1/sweeps/{suite['sweep_id']}").json()["runs"] if preset["sweep"] else 0
+        assert len(suite["members"]) == len(preset["probes"]) + swept
+        assert len(suite["stages"]) == len(preset["stages"])
         if compares:
             (job,) = answer.json()["members"]
             assert [each["step"] for each in job["parameters"]["checkpoints"]] == [2]
