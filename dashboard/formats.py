@@ -47,6 +47,15 @@ def count(number: int | None) -> str:
     return NOTHING if number is None else f"{number:,}"
 
 
+def byte_size(number: int) -> str:
+    """In units of 1,000 bytes, three digits: 512 B, 4.61 MB."""
+    for power, unit in ((4, "TB"), (3, "GB"), (2, "MB"), (1, "kB")):
+        value = number / 1000**power
+        if value >= 1:
+            return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f} {unit}"
+    return f"{number} B"
+
+
 def percent(share: float | None) -> str:
     """A share between 0 and 1, never rounded up to 100 % or down to 0 %."""
     if share is None or math.isnan(share):

@@ -5,6 +5,10 @@ import streamlit as st
 JOBS = "views/jobs.py"
 SUITES = "views/suites.py"
 PLAYGROUND = "views/playground.py"
+RUNS = "views/runs.py"
+CHECKPOINTS = "views/checkpoints.py"
+NATQ_TRAINING = "views/natq_training.py"
+SWEEPS = "views/sweeps.py"
 RESULTS = {  # page by job kind
     "gradient_scale": "views/gradient_scale.py",
     "jacobian_spectrum": "views/jacobian_spectrum.py",
@@ -15,13 +19,15 @@ RESULTS = {  # page by job kind
     "entropy_bound": "views/entropy_bound.py",
     "pattern_stability": "views/pattern_stability.py",
     "shared_routing": "views/shared_routing.py",
+    "training": RUNS,
 }
 MENU = {  # by section; pages of the section without a name stand in the menu themselves
     "": (JOBS, SUITES, PLAYGROUND),
+    "Training": (RUNS, CHECKPOINTS, RESULTS["pattern_stability"], NATQ_TRAINING, SWEEPS),
     "Gradients": tuple(
         RESULTS[kind] for kind in ("gradient_scale", "jacobian_spectrum", "ratchet", "buried_keys", "calibration")
     ),
-    "Patterns": tuple(RESULTS[kind] for kind in ("attention_profile", "entropy_bound", "pattern_stability")),
+    "Patterns": tuple(RESULTS[kind] for kind in ("attention_profile", "entropy_bound")),
     "Interventions": (RESULTS["shared_routing"],),
 }
 _TITLES = {
@@ -34,8 +40,12 @@ _TITLES = {
     "views/calibration.py": ("Calibration", ":material/balance:"),
     "views/attention_profile.py": ("Attention profile", ":material/visibility:"),
     "views/entropy_bound.py": ("Entropy bound", ":material/compress:"),
-    "views/pattern_stability.py": ("Pattern stability", ":material/compare_arrows:"),
+    "views/pattern_stability.py": ("Stability", ":material/compare_arrows:"),
     "views/shared_routing.py": ("Shared routing", ":material/merge:"),
+    RUNS: ("Runs", ":material/show_chart:"),
+    CHECKPOINTS: ("Checkpoints", ":material/save:"),
+    NATQ_TRAINING: ("NATQ: training", ":material/science:"),
+    SWEEPS: ("Sweeps", ":material/grid_on:"),
     PLAYGROUND: ("Playground", ":material/play_circle:"),
 }
 

@@ -11,6 +11,7 @@ from dashboard.formats import shortened, tick
 ATTENTION = "#3b7fcf"  # everything about D_a
 ADVANTAGE = "#d9702b"  # everything about D_c
 NEUTRAL = "#8a919e"
+RUN_COLOURS = ("#3b7fcf", "#d9702b", "#2a9d8f", "#8e6bbf", "#c2477f", "#7a8c2e", "#5c6f82", "#b0803a")
 COLOURS = {"log10_d_a": ATTENTION, "log10_d_c": ADVANTAGE}
 NAMES = {"log10_d_a": "D<sub>a</sub>, attention", "log10_d_c": "D<sub>c</sub>, advantage"}
 

@@ -37,8 +37,10 @@ def job_detail(job_id: int) -> None:
     submitter = f" by {markdown_text(job.submitted_by)}" if job.submitted_by else ""
     st.caption(f"Submitted {moment(job.created_at)}{submitter}")
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-        has_result = job.state == JobState.SUCCEEDED and job.kind in RESULTS
-        if has_result and st.button("Open the result", type="primary", icon=":material/insights:"):
+        trains = KINDS[job.kind].queue == "training" if job.kind in KINDS else False
+        has_result = (trains or job.state == JobState.SUCCEEDED) and job.kind in RESULTS
+        label = "Open the run" if trains else "Open the result"
+        if has_result and st.button(label, type="primary", icon=":material/insights:"):
             st.switch_page(RESULTS[job.kind], query_params={"jobs": str(job_id)})
         actions(job)
     open_still = JobState(job.state) not in TERMINAL_STATES

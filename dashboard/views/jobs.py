@@ -3,12 +3,10 @@
 import streamlit as st
 
 from dashboard import url
+from dashboard.live import STEADY
 from dashboard.problems import guarded
 from dashboard.views.job_detail import job_detail
 from dashboard.views.job_list import job_list
-
-# What renews itself every other second shall neither fade nor blink meanwhile.
-STEADY = "<style>[data-stale=true] {opacity: 1 !important} [data-testid=stStatusWidget] {display: none}</style>"
 
 
 def page() -> None:

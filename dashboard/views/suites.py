@@ -10,18 +10,19 @@ from dashboard import url
 from dashboard.connection import reading
 from dashboard.downloads import sql_and_data
 from dashboard.formats import NOTHING, count, duration, markdown_text, moment, shortened
-from dashboard.pages import JOBS, RESULTS, SUITES
+from dashboard.live import STEADY
+from dashboard.pages import JOBS, RESULTS, SUITES, SWEEPS
 from dashboard.problems import guarded, show
 from dashboard.queries import suites as suite_queries
-from dashboard.queries.suites import Member, SuiteLine
+from dashboard.queries.suites import Member, Stage, SuiteLine
 from dashboard.queries.text import as_text
 from dashboard.tables import rows_height
 from dashboard.views.job_list import RENEW_S, STATE_COLOURS
 from services.contracts.errors import KeyholeError
 from services.contracts.states import TERMINAL_STATES, JobState
 
+STAGE_COLOURS = {"waiting": "grey", "submitted": "green", "skipped": "orange"}
 COMMAND = "keyhole submit suite --preset demo/tour --wait"
-STEADY = "<style>[data-stale=true] {opacity: 1 !important} [data-testid=stStatusWidget] {display: none}</style>"
 
 
 def page() -> None:
@@ -29,7 +30,9 @@ def page() -> None:
     suite_id = url.integer("suite")
     if suite_id is None:
         st.title("Suites")
-        st.markdown("Probes that were submitted together, on one model or on a series of models.")
+        st.markdown(
+            "Jobs that were submitted together, on one model or on a series of models, in one stage or several."
+        )
         text = st.text_input("Search", key="text", placeholder="part of the name", bind="query-params")
         st.fragment(_list, run_every=RENEW_S)(text or "")
     else:
@@ -85,6 +88,7 @@ def _suite_frame(found: Sequence[SuiteLine]) -> pd.DataFrame:
             "Succeeded": [line.succeeded for line in found],
             "Failed": [line.failed for line in found],
             "Cancelled": [line.cancelled for line in found],
+            "Stages to come": [line.stages_waiting for line in found],
             "Models": [line.models for line in found],
             "By": [line.submitted_by or NOTHING for line in found],
             "Submitted": [line.created_at for line in found],
@@ -97,6 +101,7 @@ def _one(suite_id: int) -> None:
         with reading() as conn:
             members = suite_queries.members(conn, suite_id)
             head = suite_queries.head(conn, suite_id)
+            stages = suite_queries.stages(conn, suite_id)
     except KeyholeError as error:
         show(error)
         return
@@ -110,10 +115,14 @@ def _one(suite_id: int) -> None:
     submitter = f" by {markdown_text(head.submitted_by)}" if head.submitted_by else ""
     st.caption(f"Submitted {moment(head.created_at)}{submitter}")
     _counts(members)
+    if head.sweep_id is not None:
+        st.page_link(
+            SWEEPS, label="What the sweep found", icon=":material/grid_on:", query_params={"sweep": str(head.sweep_id)}
+        )
     _open_selected("member_table", "members_listed", JOBS, "job")
     st.session_state["members_listed"] = [member.job_id for member in members]
     st.dataframe(
-        _member_frame(members),
+        _member_frame(members, staged=bool(stages)),
         key="member_table",
         hide_index=True,
         height=rows_height(len(members), at_most=30),
@@ -133,6 +142,7 @@ def _one(suite_id: int) -> None:
         },
     )
     st.caption("Click a row to open the job. *Stood before*: the same job was there already, and answers here too.")
+    _later(stages)
     _results(members)
     for member in members:
         if member.error_message:
@@ -141,8 +151,40 @@ def _one(suite_id: int) -> None:
     sql_and_data(
         "suite", str(suite_id), as_text(suite_queries.MEMBERS, suite=suite_id), pd.DataFrame(map(asdict, members))
     )
-    if all(JobState(member.state) in TERMINAL_STATES for member in members):
+    waiting = any(stage.state == "waiting" for stage in stages)
+    if not waiting and all(JobState(member.state) in TERMINAL_STATES for member in members):
         st.caption("All jobs of this suite have ended.")
+
+
+def _later(stages: Sequence[Stage]) -> None:
+    """What comes, or came, after the first stage."""
+    if not stages:
+        return
+    st.subheader("Stages after the first")
+    told = {
+        "Stage": [stage.number for stage in stages],
+        "State": [[stage.state] for stage in stages],
+        "Kinds": [", ".join(stage.kinds) for stage in stages],
+        "Models": [shortened(", ".join(stage.models), 64) for stage in stages],
+        "Submitted": [stage.submitted_at for stage in stages],
+    }
+    st.dataframe(
+        pd.DataFrame(told),
+        hide_index=True,
+        height=rows_height(len(stages), at_most=10),
+        alt="Stages after the first, with their state.",
+        column_config={
+            "Stage": st.column_config.NumberColumn(format="%d", width=60),
+            "State": st.column_config.MultiselectColumn(
+                width=110, options=list(STAGE_COLOURS), color=list(STAGE_COLOURS.values())
+            ),
+            "Submitted": st.column_config.DatetimeColumn(format="distance", width=140),
+        },
+    )
+    for stage in stages:
+        if stage.detail:
+            text = f"Stage {stage.number} {'was skipped' if stage.state == 'skipped' else 'waits'}: {stage.detail}"
+            st.warning(markdown_text(shortened(text, 400)), icon=":material/front_hand:")
 
 
 def _counts(members: Sequence[Member]) -> None:
@@ -153,20 +195,27 @@ def _counts(members: Sequence[Member]) -> None:
                 st.badge(f"{count(number)} {state}", color=colour)
 
 
-def _member_frame(members: Sequence[Member]) -> pd.DataFrame:
+def _member_frame(members: Sequence[Member], *, staged: bool) -> pd.DataFrame:
     return pd.DataFrame(
         {
+            **({"Stage": [member.stage for member in members]} if staged else {}),
             "Job": [member.job_id for member in members],
             "Kind": [member.kind for member in members],
             "State": [[member.state] for member in members],
             "Progress": [_percent(member.shards_done, member.shards) for member in members],
-            "Phase": [member.phase if member.state == JobState.RUNNING else "" for member in members],
+            "Phase": [_phase(member) for member in members],
             "Rows": [member.rows for member in members],
             "Took": [NOTHING if member.duration_s is None else duration(member.duration_s) for member in members],
             "Stood before": [member.reused for member in members],
             "Model": [shortened(member.model, 64) for member in members],
         }
     )
+
+
+def _phase(member: Member) -> str:
+    if member.stopped is not None:
+        return "given up"
+    return member.phase if member.state == JobState.RUNNING else ""
 
 
 def _results(members: Sequence[Member]) -> None:

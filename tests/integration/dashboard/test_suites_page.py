@@ -3,7 +3,7 @@
 import psycopg
 
 from dashboard.pages import SUITES
-from db.repositories import suites
+from db.repositories import suite_stages, suites
 from tests.integration.dashboard import samples
 from tests.integration.dashboard.opened import Open, texts
 
@@ -47,3 +47,22 @@ def test_a_suite_shows_its_jobs_their_errors_and_results(owner: psycopg.Connecti
 
 def test_a_suite_that_is_not_there_is_no_error(open_page: Open) -> None:
     assert "There is no suite 999" in texts(open_page(SUITES, suite="999"))
+
+
+def test_a_suite_in_stages_shows_what_comes_and_why_a_stage_was_skipped(
+    owner: psycopg.Connection, open_page: Open
+) -> None:
+    suite_id, (first, *_) = insert_suite(owner, "in stages")
+    suites.add(owner, suite_id, 9, samples.insert_job(owner, "succeeded"), reused=False, stage=1)
+    for number, models in enumerate((["runs@last"], ["runs"], ["path:a"]), start=1):
+        body = {"models": models, "probes": [{"kind": "attention_profile"}]}
+        suite_stages.insert(owner, suite_id, number, body)
+    suite_stages.set_submitted(owner, suite_id, 1)
+    suite_stages.skip(owner, suite_id, 2, f"job {first} (training) *failed*")
+    app = open_page(SUITES, suite=str(suite_id))
+    members, stages = (table.value for table in app.dataframe[:2])
+    assert list(members["Stage"]) == [0, 0, 0, 0, 1]
+    assert [state for (state,) in stages["State"]] == ["submitted", "skipped", "waiting"]
+    assert list(stages["Models"]) == ["runs@last", "runs", "path:a"]
+    assert rf"Stage 2 was skipped: job {first} (training) \*failed\*" in texts(app)
+    assert list(open_page(SUITES, text="in stages").dataframe[0].value["Stages to come"]) == [1]

@@ -1,0 +1,70 @@
+"""What a sweep's results say, in words: settings, losses with their spread, differences against seed noise."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dashboard.formats import NOTHING
+from dashboard.queries.sweeps import Member
+from db.sweep_results import Difference, Noise, Outcome, SettingResult, SweepResult, summarized
+from services.contracts.training.sweep import settings_in_words
+
+
+def result_of(members: Iterable[Member]) -> SweepResult:
+    """The result so far."""
+    return summarized(
+        Outcome(each.variant, each.setting, each.seed, each.final_validation_loss_nats) for each in members
+    )
+
+
+def setting_words(setting: Mapping[str, Any]) -> str:
+    """``learning_rate 0.001, weight_decay 0.1``."""
+    return ", ".join(settings_in_words(setting)) or "its only setting"
+
+
+def with_spread(values: Sequence[float], digits: int = 4) -> str:
+    """Mean ± sample standard deviation, which one value does not have."""
+    if not values:
+        return NOTHING
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        return f"{mean:.{digits}f}"
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    return f"{mean:.{digits}f} ± {spread:.{digits}f}"
+
+
+def noise_words(noise: Noise | None) -> str:
+    if noise is None:
+        return "No setting has two finished seeds, so that nothing tells how much runs differ by chance."
+    return (
+        f"Seeds of one setting differ by {noise.sd_nats:.4f} nats (one standard deviation, pooled over all settings "
+        f"with two seeds or more; {noise.degrees_of_freedom} degrees of freedom)."
+    )
+
+
+def difference_words(found: Difference) -> str:
+    """One sentence on two variants; safe for markdown but for the names of the variants."""
+    side = "higher" if found.difference_nats > 0 else "lower"
+    size = f"{abs(found.difference_nats):.4f} nats {side}"
+    if found.verdict == "differs":
+        return f"**{found.second} ends {size} than {found.first}, beyond seed noise**: {found.reason}."
+    return f"**{found.second} ends {size} than {found.first}, within seed noise**: {found.reason}."
+
+
+def turned(found: Difference, reference: str) -> Difference:
+    """The same difference, seen from that variant."""
+    if found.second != reference:
+        return found
+    return Difference(
+        found.second,
+        found.first,
+        -found.difference_nats,
+        found.standard_error_nats,
+        found.least_nats,
+        found.verdict,
+        found.reason,
+    )
+
+
+def best_words(found: SettingResult) -> str:
+    return f"{setting_words(found.setting)}: {with_spread(found.losses_nats)} nats"
