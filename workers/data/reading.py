@@ -12,7 +12,7 @@ from workers.data import token_cache
 from workers.data.packing import Packer, pack_text
 from workers.data.pieces import Piece, document_pieces
 from workers.data.text_documents import file_pieces
-from workers.data.token_arrays import read_token_file
+from workers.data.token_arrays import read_token_files
 from workers.data.token_set import Document, TokenIds, TokenSet, fingerprint
 from workers.models.tokenizer import separator_id, tokenizer_sha256
 
@@ -35,8 +35,7 @@ def read_sequences(
     parsed = parse_dataset_source(resolved.source)
     sha256 = None if tokenizer is None else tokenizer_sha256(tokenizer)
     if parsed.form == "tokens":
-        assert resolved.file is not None
-        token_ids, documents = read_token_file(resolved.file, resolved.source, vocabulary_size, sequences, length)
+        token_ids, documents = read_token_files(resolved.files, resolved.source, vocabulary_size, sequences, length)
     elif tokenizer is None or sha256 is None:
         raise KeyholeError(
             ErrorCode.DATASET_INVALID,
@@ -81,7 +80,7 @@ def _local_pieces(source: DatasetSource, resolved: ResolvedDataset) -> Iterator[
         assert resolved.file is not None
         yield from file_pieces(resolved.file, source.field)
     else:
-        for document, (topic, text) in enumerate(builtin.python_docs()):
+        for document, (topic, text) in enumerate(builtin.DATASETS[source.name]()):
             yield from document_pieces(document, topic, (text,))
 
 

@@ -3,46 +3,63 @@
 A 1-D file is one document and each row of a 2-D file is one: where documents ended is not in these files.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.sources.token_files import open_token_file
-from workers.data.packing import Packer, too_short
+from workers.data.packing import too_short
 from workers.data.token_set import Document, TokenIds
 
 
-def read_token_file(
-    path: Path, source: str, vocabulary_size: int, sequences: int, length: int
+def read_token_files(
+    paths: Sequence[Path], source: str, vocabulary_size: int, sequences: int, length: int
 ) -> tuple[TokenIds, tuple[Document, ...]]:
-    """Raises KeyholeError: dataset_invalid, dataset_too_short or tokens_out_of_range (value and position)."""
-    array = open_token_file(path)
+    """The first sequences of the files, none of which goes from one file into the next.
+
+    Raises KeyholeError: dataset_invalid, dataset_too_short or tokens_out_of_range (value and position).
+    """
+    taken: list[np.ndarray] = []
+    documents: list[Document] = []
+    tokens = 0  # that there are, where too few
+    for path in paths:
+        array = open_token_file(path)
+        rows = rows_of(array, path, length)[: sequences - len(documents)]
+        _require_in_vocabulary(rows.reshape(-1) if array.ndim == 1 else rows, vocabulary_size, path)
+        first = len(documents)
+        for row in range(len(rows)):
+            number, name = (first + row, f"{path.name}: row {row}") if array.ndim == 2 else (first, path.name)
+            documents.append(Document(first + row, 0, length, number, name))
+        taken.append(rows)
+        tokens += array.size
+        if len(documents) == sequences:
+            return np.concatenate(taken).astype(np.int32), tuple(documents)
+    if all(open_token_file(path).ndim == 2 for path in paths):
+        raise KeyholeError(
+            ErrorCode.DATASET_TOO_SHORT,
+            f"{paths[0].name} has {len(documents):,} rows; {sequences:,} sequences were asked for.",
+            f"Set sequences to at most {len(documents)}.",
+        )
+    raise too_short(source, tokens, sequences, length)
+
+
+def rows_of(array: np.ndarray, path: Path, length: int) -> np.ndarray:
+    """Sequences as a view: of a 1-D array cut end to end, its remainder dropped; of a 2-D one the start of each row.
+
+    Raises KeyholeError (dataset_too_short) where rows are shorter.
+    """
     if array.ndim == 1:
-        taken = array[: sequences * length]
-        if taken.size < sequences * length:
-            raise too_short(source, int(array.size), sequences, length)
-        _require_in_vocabulary(taken, vocabulary_size, path)
-        packer = Packer(sequences, length)
-        packer.add(taken.astype(np.int32), 0, path.name)
-        return packer.packed(source)
-    rows, width = array.shape
-    if width < length:
+        sequences = array.size // length
+        return array[: sequences * length].reshape(sequences, length)
+    if array.shape[1] < length:
         raise KeyholeError(
             ErrorCode.DATASET_TOO_SHORT,
-            f"Rows of {path.name} have {width:,} tokens; sequences of {length:,} were asked for.",
-            f"Set length to at most {width}.",
+            f"Rows of {path.name} have {array.shape[1]:,} tokens; sequences of {length:,} were asked for.",
+            f"Set length to at most {array.shape[1]}.",
         )
-    if rows < sequences:
-        raise KeyholeError(
-            ErrorCode.DATASET_TOO_SHORT,
-            f"{path.name} has {rows:,} rows; {sequences:,} sequences were asked for.",
-            f"Set sequences to at most {rows}.",
-        )
-    taken = array[:sequences, :length]
-    _require_in_vocabulary(taken, vocabulary_size, path)
-    documents = tuple(Document(row, 0, length, row, f"{path.name}: row {row}") for row in range(sequences))
-    return np.ascontiguousarray(taken, np.int32), documents
+    return array[:, :length]
 
 
 def _require_in_vocabulary(token_ids: np.ndarray, vocabulary_size: int, path: Path) -> None:

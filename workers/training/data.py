@@ -18,7 +18,7 @@ from services.contracts.training.training import TrainingParameters
 from services.sources import ResolvedDataset, resolve_dataset
 from workers.training import tokens
 from workers.training.choosing_tokenizer import choose
-from workers.training.sequences import Part, TokenSequences, rows_of
+from workers.training.sequences import TokenSequences
 from workers.training.token_bytes import bytes_of_tokens
 
 
@@ -128,7 +128,7 @@ def _sequences(
         )
     else:
         number = None if wanted is None else (here + wanted) * length
-        parts = [Part(resolved.source, rows_of(tokens.text_tokens(resolved, tokenizer, number, settings), length))]
+        parts = tokens.text_parts(resolved, tokenizer, number, length, settings)
     found = TokenSequences(parts, length, vocabulary_size)
     return found if wanted is None else found.between(0, here + wanted)
 

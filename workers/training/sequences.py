@@ -72,14 +72,3 @@ class TokenSequences:
             "Use tokens of this model's tokenizer, or train a model with ?vocabulary= at least one more than the "
             "largest id.",
         )
-
-
-def rows_of(array: np.ndarray, length: int) -> np.ndarray:
-    """A view of a 1-D array cut end to end, its remainder dropped, or of the start of a 2-D array's rows.
-
-    2-D rows shorter than ``length`` give no sequence.
-    """
-    if array.ndim == 2:
-        return array[:, :length] if array.shape[1] >= length else array[:0].reshape(0, length)
-    sequences = array.size // length
-    return array[: sequences * length].reshape(sequences, length)

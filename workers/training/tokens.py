@@ -12,15 +12,25 @@ from services.contracts.sources import parse_dataset_source
 from services.sources import ResolvedDataset
 from services.sources.token_files import open_token_file
 from workers.data.reading import require_unchanged, text_pieces
+from workers.data.token_arrays import rows_of
 from workers.data.token_cache import PACKING
 from workers.data.token_stream import token_stream
 from workers.models.tokenizer import tokenizer_sha256
-from workers.training.sequences import Part, rows_of
+from workers.training.sequences import Part
 
 
 def token_parts(resolved: ResolvedDataset, length: int) -> list[Part]:
     """The sequences of each token file; none goes from one file into the next."""
-    return [Part(path.name, rows_of(open_token_file(path), length)) for path in resolved.files]
+    return [Part(path.name, rows_of(open_token_file(path), path, length)) for path in resolved.files]
+
+
+def text_parts(
+    resolved: ResolvedDataset, tokenizer: PreTrainedTokenizerFast, number: int | None, length: int, settings: Settings
+) -> list[Part]:
+    """The sequences of a text data set's first ``number`` tokens, or of all."""
+    token_ids = text_tokens(resolved, tokenizer, number, settings)
+    sequences = token_ids.size // length
+    return [Part(resolved.source, token_ids[: sequences * length].reshape(sequences, length))]
 
 
 def text_tokens(

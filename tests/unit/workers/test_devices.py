@@ -1,6 +1,7 @@
 """Devices a worker offers, and what its children see of them."""
 
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -34,12 +35,19 @@ def test_indices_are_taken_as_given() -> None:
     assert devices.offered("1,3") == ["cuda:1", "cuda:3"]
 
 
-def test_nonsense_is_refused_with_the_value() -> None:
-    with pytest.raises(KeyholeError, match="'fast'"):
-        devices.offered("fast")
+def test_gpus_joined_by_a_plus_are_the_place_of_one_job() -> None:
+    assert devices.offered("0+1,2") == ["cuda:0+1", "cuda:2"]
 
 
-@pytest.mark.parametrize(("device", "visible", "name"), [("cuda:1", "1", "cuda"), ("cpu", "", "cpu")])
+@pytest.mark.parametrize("setting", ["fast", "0,0", "0+1,1", "-1", "0+", ""])
+def test_nonsense_is_refused_with_the_value(setting: str) -> None:
+    with pytest.raises(KeyholeError, match=f"'{re.escape(setting)}'"):
+        devices.offered(setting)
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "name"), [("cuda:1", "1", "cuda"), ("cuda:0+3", "0,3", "cuda"), ("cpu", "", "cpu")]
+)
 def test_a_child_sees_its_own_device_only(device: str, visible: str, name: str) -> None:
     assert devices.child_environment(device)["CUDA_VISIBLE_DEVICES"] == visible
     assert devices.torch_name(device) == name
