@@ -103,7 +103,8 @@ class Head:
 def head(conn: psycopg.Connection, suite_id: int) -> Head | None:
     with conn.cursor(row_factory=class_row(Head)) as cursor:
         return cursor.execute(
-            "SELECT name, submitted_by, created_at, (SELECT id FROM analysis.sweep WHERE suite_id = suite.id) AS sweep_id "
+            "SELECT name, submitted_by, created_at, "
+            "(SELECT id FROM analysis.sweep WHERE suite_id = suite.id) AS sweep_id "
             "FROM analysis.suite WHERE id = %s",
             (suite_id,),
         ).fetchone()

@@ -30,9 +30,7 @@ def page() -> None:
     suite_id = url.integer("suite")
     if suite_id is None:
         st.title("Suites")
-        st.markdown(
-            "Jobs that were submitted together, on one model or on a series of models, in one stage or several."
-        )
+        st.markdown("Jobs that were submitted together, on one model or a series of models, in one stage or several.")
         text = st.text_input("Search", key="text", placeholder="part of the name", bind="query-params")
         st.fragment(_list, run_every=RENEW_S)(text or "")
     else:
