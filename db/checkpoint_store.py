@@ -17,7 +17,7 @@ import psycopg
 from psycopg import Connection
 from psycopg.types.json import Jsonb
 
-from db import piece_storage
+from db import object_store, piece_storage
 from db.checkpoint_pieces import Piece, pieces
 from services.contracts.errors import ErrorCode, KeyholeError
 
@@ -60,6 +60,8 @@ class NewCheckpoint:
 
 def upload(transact: Transact, files: Mapping[str, Path], store: str | None) -> list[StoredFile]:
     """Store the bytes of files, by name; ``store`` is KEYHOLE_CHECKPOINT_STORE. No more than a batch is in memory."""
+    if store:
+        object_store.require_usable(store)
     batch: list[Piece] = []
     waiting = 0
 
