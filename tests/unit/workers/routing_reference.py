@@ -11,6 +11,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import eager_mask
 
 _NAME = "routing_reference"
+_vectors: dict[str, Any] = {"qk_norm": False, "scale": None}
 _setting: dict[int, tuple[str, float | None]] = {}  # by layer, its routing and the bias of a sigmoid
 
 
@@ -26,6 +27,9 @@ def _attention(
     **_: Any,
 ) -> tuple[Tensor, None]:
     heads, kv_heads = query.shape[1], key.shape[1]
+    if _vectors["qk_norm"]:
+        query, key = (each / (each.square().mean(-1, keepdim=True) + 1e-6).sqrt() for each in (query, key))
+    scaling = _vectors["scale"] or scaling
     visible = (attention_mask == 0)[:, 0]
     scores = []
     for head in range(heads):
@@ -69,13 +73,22 @@ def token_losses_by_layer(
     return F.cross_entropy(logits[:, :-1].mT, ids[:, 1:], reduction="none").double().numpy()
 
 
-def reference_logits(model: PreTrainedModel, ids: Tensor, layers: Mapping[int, tuple[str, float | None]]) -> Tensor:
-    """Logits with the layers routed so; differentiable."""
+def reference_logits(
+    model: PreTrainedModel,
+    ids: Tensor,
+    layers: Mapping[int, tuple[str, float | None]],
+    *,
+    qk_norm: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """Logits with the layers routed so, and queries and keys as asked in every layer; differentiable."""
     before = model.config._attn_implementation
     model.set_attn_implementation(_NAME)
     _setting.clear()
     _setting.update(layers)
+    _vectors.update(qk_norm=qk_norm, scale=scale)
     try:
         return model(ids, use_cache=False).logits
     finally:
         model.set_attn_implementation(before)
+        _vectors.update(qk_norm=False, scale=None)

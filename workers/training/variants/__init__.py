@@ -47,32 +47,39 @@ def install(model: PreTrainedModel, variants: Sequence[Variant], *, pretrained: 
     """
     refuse_conflicts(variants)
     definition = seam.defined(model)
+    for variant in variants:
+        if isinstance(variant, QkNorm):
+            definition = qk_norm.changed(definition, variant)
+        if isinstance(variant, Sigmoid | SharedSigmoid | SharedSoftmax):
+            definition = routing.changed(definition, variant)
     query_gradient = None
     log: Callable[[], list[tuple[str, int | None, float]]] = list
     after_step: Callable[[], None] = _nothing
     for variant in variants:
         match variant:
-            case QkNorm():
-                definition = qk_norm.changed(definition, variant)
-            case Sigmoid() | SharedSigmoid() | SharedSoftmax():
-                definition = routing.changed(definition, variant)
-            case SigmaReparam():
-                after_step = sigma_reparam.install(model, pretrained=pretrained)
-            case SpectralNorm():
-                after_step = spectral_norm.install(model)
             case Natq():
+                _require_softmax(definition)
                 from workers.training.variants import natq
 
                 solver_log = natq.SolverLog()
                 query_gradient, log = natq.query_gradient(variant, solver_log), solver_log.rows
-    if query_gradient is not None and definition.routing != "softmax":
+            case SigmaReparam():
+                after_step = sigma_reparam.install(model, pretrained=pretrained)
+            case SpectralNorm():
+                after_step = spectral_norm.install(model)
+            case _:
+                pass  # in the definition already
+    seam.define(model, definition)
+    return Installed(definition, query_gradient, lambda: plain_weights(model), after_step, log)
+
+
+def _require_softmax(definition: AttentionDefinition) -> None:
+    if definition.routing != "softmax":
         raise KeyholeError(
             ErrorCode.MODEL_UNSUPPORTED,
             f"natq uses the Fisher matrix of a head's softmax row; this model's attention is {definition.routing}.",
             "Start from a model with softmax attention.",
         )
-    seam.define(model, definition)
-    return Installed(definition, query_gradient, lambda: plain_weights(model), after_step, log)
 
 
 def _nothing() -> None:
