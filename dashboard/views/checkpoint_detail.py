@@ -64,20 +64,17 @@ def _numbers(found: CheckpointLine) -> None:
 def _commands(found: CheckpointLine) -> None:
     st.subheader("Use it")
     source = f"checkpoint:{found.checkpoint_id}"
-    left, right = st.columns(2)
-    with left:
-        st.caption("As the model of any job; of the series of its run it is the second.")
-        st.code(f"{source}\nrun:{found.run_id}@{found.step}", language=None)
-        if found.source:
-            st.caption("Imported, not stored here: its files lie at")
-            st.code(found.source, language=None)
-    with right:
-        st.caption("Probe it, or write it to a folder that `transformers` loads.")
-        st.code(
-            f"keyhole submit attention_profile --model {source} --dataset builtin:python-docs --wait\n"
-            f"keyhole checkpoints export {found.checkpoint_id} ./checkpoint-{found.checkpoint_id}",
-            language="bash",
-        )
+    st.caption("As the model of any job, by its number or by run and step:")
+    st.code(f"{source}\nrun:{found.run_id}@{found.step}", language=None)
+    if found.source:
+        st.caption("Imported, not stored here: its files lie at")
+        st.code(found.source, language=None)
+    st.caption("Probe it, or write it to a folder that `transformers` loads:")
+    st.code(
+        f"keyhole submit attention_profile --model {source} --dataset builtin:python-docs --wait\n"
+        f"keyhole checkpoint-export {found.checkpoint_id} --to ./checkpoint-{found.checkpoint_id}",
+        language="bash",
+    )
     st.caption(f"Identity: {markdown_text(found.identity)}")
 
 
@@ -108,6 +105,7 @@ def _jobs(found: CheckpointLine, jobs: list[MeasuringJob]) -> None:
         shown,
         key="measured_by",
         hide_index=True,
+        placeholder="–",
         height=rows_height(len(shown)),
         on_select="rerun",
         selection_mode="single-cell",
@@ -133,6 +131,7 @@ def _others(found: CheckpointLine, others: list[CheckpointLine]) -> None:
         checkpoint_frame(others),
         key="others",
         hide_index=True,
+        placeholder="–",
         height=rows_height(len(others)),
         column_config=CHECKPOINT_COLUMNS,
     )
