@@ -97,6 +97,15 @@ FROM checkpoint LEFT JOIN job_model ON job_model.model_identity = checkpoint.ide
 WHERE run_id = 1 GROUP BY checkpoint.id, step, reasons, checkpoint.validation_loss_nats ORDER BY step""",
     ),
     Example(
+        RUNS,
+        "Settings of a sweep by mean final loss over their seeds, and the spread between seeds",
+        """\
+SELECT variant, setting, count(*) AS seeds, avg(final_validation_loss_nats) AS mean_nats,
+       stddev_samp(final_validation_loss_nats) AS sd_nats
+FROM sweep_member WHERE sweep_id = 1 AND final_validation_loss_nats IS NOT NULL
+GROUP BY variant, setting ORDER BY mean_nats""",
+    ),
+    Example(
         SUITES,
         "The jobs of a suite, and how far they are",
         """\

@@ -1,7 +1,7 @@
 """Commands about suites: what `submit suite` does, suites, suite, presets."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +21,7 @@ from services.contracts.suites import (
     SuiteJob,
     SuiteView,
 )
+from services.contracts.training.sweep import Sweep, variant_labels
 
 if TYPE_CHECKING:
     from services.client import Suite
@@ -116,7 +117,7 @@ def _preset(preset: Preset) -> None:
     )
     if preset.sweep is not None:
         output.data("\nsweep of training")
-        output.fields((f"  {name}", value) for name, value in output.leaves(preset.sweep.model_dump(mode="json")))
+        output.fields((f"  {name}", value) for name, value in _sweep(preset.sweep))
     _items(preset.probes)
     for number, stage in enumerate(preset.stages, start=1):
         failed = ", whatever failed before" if stage.on_failure == "continue" else ""
@@ -124,6 +125,15 @@ def _preset(preset: Preset) -> None:
         if stage.dataset is not None:
             output.fields([("  dataset", stage.dataset)])
         _items(stage.probes)
+
+
+def _sweep(sweep: Sweep) -> Iterator[tuple[str, Any]]:
+    yield from output.leaves(sweep.parameters)
+    yield from ((name, axis) for name, axis in output.leaves(sweep.model_dump(mode="json")["axes"]))
+    yield "variants", ", ".join(variant_labels(sweep.variants))
+    yield from output.leaves(
+        sweep.model_dump(mode="json", exclude_defaults=True, exclude={"parameters", "axes", "variants"})
+    )
 
 
 def _items(probes: Sequence[SuiteItem]) -> None:
@@ -201,7 +211,7 @@ def _table(detail: SuiteDetail) -> None:
     output.data(f"Suite {detail.id}, {detail.name}: {_states(detail)}.")
     staged = bool(detail.stages)
     output.table(
-        (*(("stage",) if staged else ()), "job", "kind", "state", "shards", "rows", "took", "model"),
+        (*(("stage",) if staged else ()), "job", "kind", "state", "shards", "rows", "took", "what"),
         (
             (
                 *((job.stage,) if staged else ()),
@@ -211,7 +221,7 @@ def _table(detail: SuiteDetail) -> None:
                 f"{job.progress.shards_done}/{job.progress.shards}",
                 f"{job.progress.rows:,}",
                 output.duration(job.duration_s),
-                job.model,
+                _what(job),
             )
             for job in detail.members
         ),
@@ -224,6 +234,12 @@ def _table(detail: SuiteDetail) -> None:
             )
     if detail.sweep_id is not None:
         output.message(f"What the sweep found: keyhole sweep-result {detail.sweep_id}")
+
+
+def _what(job: SuiteJob) -> str:
+    """The model, and of a training what tells it from the others of the suite."""
+    told = (job.label or "").partition(" · ")[2]
+    return told if job.kind == "training" and told else job.model
 
 
 def _stage(stage: StageView) -> str:

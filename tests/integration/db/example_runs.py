@@ -2,8 +2,9 @@
 
 from psycopg import Connection
 
-from db.repositories import jobs
+from db.repositories import jobs, suites, sweeps
 from db.repositories.runs import Matrix, Metric
+from services.contracts.training.sweep import Member
 from tests.integration.new_jobs import submission
 from tests.integration.new_runs import stored_checkpoint, trained_run
 
@@ -13,6 +14,15 @@ LAYERS = 2
 
 def insert(conn: Connection) -> list[int]:
     return [_insert(conn, seed) for seed in (0, 1)]
+
+
+def insert_sweep(conn: Connection, run_ids: list[int]) -> None:
+    """A sweep of which the runs are the seeds of one setting."""
+    suite_id = suites.insert(conn, "a sweep", None)
+    sweep_id = sweeps.insert(conn, suite_id, "config:gpt-tiny", "builtin:python-docs", {})
+    rows = conn.execute("SELECT job_id FROM keyhole.run WHERE id = ANY(%s) ORDER BY id", (run_ids,)).fetchall()
+    members = [Member("control", {"optimizer.learning_rate": 0.001}, seed, {}) for seed in (0, 1)]
+    sweeps.add(conn, sweep_id, [(member, job_id) for member, (job_id,) in zip(members, rows, strict=True)])
 
 
 def _insert(conn: Connection, seed: int) -> int:

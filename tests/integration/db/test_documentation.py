@@ -69,6 +69,7 @@ def first_jobs(module_database: MigratedDatabase) -> dict[str, list[int]]:
             found[kind.name] = [_finished_job(conn, kind, dataset_id, seed=2 * number + each) for each in (0, 1)]
             for position, job_id in enumerate(found[kind.name]):
                 suites.add(conn, suite_id, position, job_id, reused=False)
+        example_runs.insert_sweep(conn, found[RUNS])
         failed = jobs.insert(conn, submission())
         jobs.set_failed(conn, failed, ErrorCode.INVALID_REQUEST, "message", "hint", None)
     return found
