@@ -53,7 +53,17 @@ def _described(error: dict[str, Any]) -> dict[str, Any]:
         "type": error["type"],
         "hint": "",
     }
-    if error["type"] == "union_tag_invalid":
+    told_by = str(error.get("ctx", {}).get("discriminator", "")).strip("'")
+    if error["type"] == "union_tag_invalid" and told_by != "kind":
+        context = error["ctx"]
+        tag, expected = str(context["tag"]), [each.strip(" '") for each in context["expected_tags"].split(",")]
+        entry |= {
+            "message": f"{told_by} is {tag[:100]!r}.",
+            "hint": f"{_suggestion(tag, expected)}Valid ones: {', '.join(expected)}.",
+        }
+    elif error["type"] == "union_tag_not_found" and told_by != "kind":
+        entry |= {"message": f"The field {told_by} is missing."}
+    elif error["type"] == "union_tag_invalid":
         tag = str(error.get("ctx", {}).get("tag", ""))
         entry |= {
             "where": "kind",

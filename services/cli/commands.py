@@ -38,6 +38,11 @@ PANELS: dict[str, dict[str, str]] = {
         "sweeps": "services.cli.sweeps:sweeps",
         "sweep-result": "services.cli.sweeps:sweep_result",
     },
+    "Watching": {
+        "watch": "services.cli.watches:watch",
+        "watches": "services.cli.watches:watches",
+        "alerts": "services.cli.alerts:alerts",
+    },
     "Kinds and results": {
         "kinds": "services.cli.kinds:kinds",
         "sql": "services.cli.results:sql",

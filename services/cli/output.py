@@ -47,7 +47,7 @@ def as_json(value: BaseModel | Iterable[BaseModel] | Mapping[str, Any]) -> None:
 
 
 def json_line(value: BaseModel) -> None:
-    print(visible_json(value.model_dump_json()))
+    print(visible_json(value.model_dump_json()), flush=True)  # whoever follows through a pipe gets it now
 
 
 def rows_as_text(body: io.RawIOBase, *, json: bool) -> None:

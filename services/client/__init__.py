@@ -18,6 +18,7 @@ from services.client.keyhole import Keyhole
 from services.client.run import Run
 from services.client.suite import Suite, SuiteFailed
 from services.client.sweep import Sweep
+from services.client.watch import Watch
 from services.contracts.errors import KeyholeError
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "SuiteFailed",
     "Sweep",
     "Unreachable",
+    "Watch",
 ]

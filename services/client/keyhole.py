@@ -17,6 +17,7 @@ from services.client.pages import items
 from services.client.run import RunCalls
 from services.client.suite import Suite, probe_items
 from services.client.sweep import SweepCalls
+from services.client.watch import WatchCalls
 from services.contracts.jobs import JobDetail, JobPage, JobView, KindView, TokenCreated, TokenView
 from services.contracts.states import Scope
 from services.contracts.suites import Preset, SuiteDetail, SuitePage, SuiteView
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-class Keyhole(CheckpointCalls, RunCalls, SweepCalls):
+class Keyhole(CheckpointCalls, RunCalls, SweepCalls, WatchCalls):
     """A client of one API. Without arguments: KEYHOLE_API_URL and KEYHOLE_TOKEN, else the embedded stack."""
 
     def __init__(self, url: str | None = None, token: str | None = None) -> None:
