@@ -87,10 +87,9 @@ def _follow(raised: Iterable[AlertView], *, json: bool) -> None:
             if json:
                 output.json_line(each)
             else:
-                run = f" run {each.run_id}" if each.run_id else ""
-                output.data(
-                    f"{output.when(each.created_at)}  alert {each.id}, watch {each.watch_id}{run}: {each.message}"
-                )
+                about = f"watch {each.watch_id}" + (f", run {each.run_id}" if each.run_id else "")
+                output.data(f"{output.when(each.created_at)}  alert {each.id}, {about}: {each.message}")
+                sys.stdout.flush()  # whoever follows through a pipe gets it now
     except KeyboardInterrupt:
         output.message("\nStopped following; the watches go on.")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
