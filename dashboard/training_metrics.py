@@ -65,12 +65,16 @@ _KNOWN = {
         ),
         TrainingMetric("sink_mass", "sink mass", "weight on key 0", decimals(3)),
         TrainingMetric(
-            "natq_residual_median", "median residual", "‖(F + λI)x − g‖ / ‖g‖ of the solver, median of rows"
+            "natq_residual_median",
+            "median residual",
+            "bound on the relative error of what the solver gives a row, median of rows",
         ),
-        TrainingMetric("natq_residual_max", "largest residual", "the same, of the worst row"),
+        TrainingMetric("natq_residual_max", "largest residual", "the same of the worst row"),
         TrainingMetric("natq_iterations", "iterations", "of conjugate gradients, mean of rows", decimals(1)),
         TrainingMetric("natq_fallback_share", "fallbacks", "share of rows that were solved exactly instead"),
-        TrainingMetric("natq_zero_rows", "rows of zeros", "whose gradient is 0, so that there is nothing to solve"),
+        TrainingMetric(
+            "natq_zero_rows", "rows left as they are", "in one pass: their gradient or their Fisher matrix is 0"
+        ),
     )
 }
 

@@ -165,5 +165,5 @@ def _colour_axis(values: Sequence[float | None], statistic: Statistic, pixels: i
             spread = [low, (low + high) / 2, high]
             bar |= {"tickmode": "array", "tickvals": spread, "ticktext": [power_of_ten(value) for value in spread]}
     else:
-        bar |= {"tickformat": statistic.tick_format}
+        bar |= {"tickformat": statistic.tick_format, "nticks": max(3, pixels // 40)}
     return {"colorscale": statistic.scale, "cmin": low, "cmax": high, "colorbar": bar}

@@ -50,13 +50,13 @@ def setting_grid(panels: Sequence[Panel], x_title: str, y_title: str) -> go.Figu
     titles = [panel_title(panel.title, columns) for panel in panels]
     top, between = 16 + title_pixels(titles), BELOW + 16 + title_pixels(titles)
     as_cells = max(len(xs), len(ys)) <= _MOST_VALUES
-    row_height = max(150, _CELL * len(ys)) if as_cells else 320
+    row_height = max(190, _CELL * len(ys)) if as_cells else 320
     area = row_height * rows + between * (rows - 1)
     figure = make_subplots(
         rows=rows,
         cols=columns,
         subplot_titles=titles,
-        horizontal_spacing=0.06,
+        horizontal_spacing=0.08,
         vertical_spacing=between / area if rows > 1 else 0,
     )
     for index, panel in enumerate(panels):
@@ -66,7 +66,8 @@ def setting_grid(panels: Sequence[Panel], x_title: str, y_title: str) -> go.Figu
         else:
             _dots(figure, panel, place)
     figure.update_xaxes(title_text=figure_text(x_title), showgrid=not as_cells, zeroline=False)
-    figure.update_yaxes(title_text=figure_text(y_title), showgrid=not as_cells, zeroline=False)
+    figure.update_yaxes(showgrid=not as_cells, zeroline=False)
+    figure.update_yaxes(title_text=figure_text(y_title), col=1)
     losses = [cell.loss for panel in panels for cell in panel.cells if cell.loss is not None]
     return lay_out(
         figure,
@@ -80,6 +81,7 @@ def setting_grid(panels: Sequence[Panel], x_title: str, y_title: str) -> go.Figu
             "colorbar": {
                 "title": {"text": "validation loss (nats)", "side": "right"},
                 "thickness": 12,
+                "nticks": 5,
                 "outlinewidth": 0,
             },
         },

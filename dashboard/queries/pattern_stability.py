@@ -6,11 +6,21 @@ from dataclasses import dataclass
 import psycopg
 from psycopg.rows import class_row
 
-from dashboard.stability import Checkpoint
+from dashboard.stability import Checkpoint, by_run_and_step
 
 CHECKPOINTS = """
 SELECT number, run, step, model FROM analysis.pattern_checkpoint
-WHERE job_id = %(job)s ORDER BY run COLLATE "C", step, number"""
+WHERE job_id = %(job)s ORDER BY number"""
+
+# of each name of a run the run of the laboratory that has most of these checkpoints: equal models, such as two variants
+# at step 0 of one seed, are of several
+RUNS = """
+SELECT DISTINCT ON (listed.run) listed.run AS name, checkpoint.run_id
+FROM analysis.pattern_checkpoint AS listed
+JOIN analysis.job_model USING (job_id, number)
+JOIN analysis.checkpoint ON checkpoint.identity = job_model.model_identity AND checkpoint.step = listed.step
+WHERE listed.job_id = %(job)s
+GROUP BY listed.run, checkpoint.run_id ORDER BY listed.run, count(*) DESC, checkpoint.run_id"""
 
 # one row for each layer and pair: 30 layers of 64 checkpoints are 60,000
 LAYER_DISTANCES = """
@@ -54,7 +64,12 @@ def with_measure(query: str, measure: str) -> str:
 def checkpoints(conn: psycopg.Connection, job_id: int) -> list[Checkpoint]:
     """By run and step."""
     with conn.cursor(row_factory=class_row(Checkpoint)) as cursor:
-        return cursor.execute(CHECKPOINTS, {"job": job_id}).fetchall()
+        return sorted(cursor.execute(CHECKPOINTS, {"job": job_id}).fetchall(), key=by_run_and_step)
+
+
+def runs(conn: psycopg.Connection, job_id: int) -> list[int]:
+    """Numbers of the training runs that the job's checkpoints are of."""
+    return sorted({row[1] for row in conn.execute(RUNS, {"job": job_id}).fetchall()})
 
 
 def layer_distances(conn: psycopg.Connection, job_id: int, measure: str) -> Sequence[LayerDistance]:

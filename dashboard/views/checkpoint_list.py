@@ -19,7 +19,7 @@ from dashboard.run_names import MOST_RUNS, picker_names
 
 PAGE_ROWS = 25
 DOWNLOAD_ROWS = 10_000
-RUN_LETTERS = 26
+RUN_LETTERS = 23
 FIRST_COMMAND = (
     "keyhole submit training --model config:gpt-tiny --dataset builtin:python-docs "
     "--set steps=500 --set checkpoints.every=100 --wait"
@@ -66,7 +66,7 @@ def _filters() -> Filters:
         recent, chosen = run_queries.recent(conn), run_queries.lines(conn, asked)
     lines = {line.run_id: line for line in [*chosen, *recent]}
     options = sorted(lines, reverse=True)
-    of_runs, reason, least, largest, loss, resumable = st.columns([5, 2, 1, 1, 1, 1], vertical_alignment="bottom")
+    of_runs, reason, least, largest, loss, resumable = st.columns([9, 4, 2, 2, 2, 3], vertical_alignment="bottom")
     with of_runs:
         runs = st.multiselect(
             "Runs",
@@ -82,6 +82,7 @@ def _filters() -> Filters:
             "Kept because",
             kept,
             format_func=lambda each: each or "any reason",
+            placeholder="any reason",
             **_paged(url.bind("reason", st.query_params.get("reason"), kept)),
         )
     return Filters(
@@ -175,6 +176,7 @@ def _table(lines: Sequence[CheckpointLine]) -> None:
         hide_index=True,
         height=38 + 36 * len(lines),
         row_height=36,
+        placeholder="–",
         on_select=_open_selected,
         selection_mode="single-cell",
         alt="Checkpoints, newest first. Click a row to open the checkpoint.",
@@ -215,7 +217,7 @@ _column = st.column_config
 CHECKPOINT_COLUMNS: dict[str, Any] = {
     "Source": _column.TextColumn(width=130, pinned=True, help="as --model of any probe"),
     "Run": _column.NumberColumn(format="%d", width=50),
-    "Name": _column.TextColumn(width=190),
+    "Name": _column.TextColumn(width=195),
     "Variant": _column.TextColumn(width=110),
     "Seed": _column.NumberColumn(format="%d", width=50),
     "Step": _column.NumberColumn(format="localized", width=80),
@@ -223,9 +225,9 @@ CHECKPOINT_COLUMNS: dict[str, Any] = {
         width=180, options=list(REASON_COLOURS), color=list(REASON_COLOURS.values())
     ),
     "Validation": _column.NumberColumn(format="%.4f", width=85, help="validation loss, nats"),
-    "Resumable": _column.CheckboxColumn(width=85, help="whether the optimizer's state is with it"),
+    "Resumable": _column.CheckboxColumn(width=90, help="whether the optimizer's state is with it"),
     "Size": _column.TextColumn(width=85, alignment="right"),
-    "Architecture": _column.TextColumn(width=100),
+    "Architecture": _column.TextColumn(width=95),
     "Stored": _column.DatetimeColumn(format="distance", width=125),
 }
 

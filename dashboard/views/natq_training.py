@@ -5,7 +5,6 @@ The address carries what is shown: a sweep, whose best setting of each variant i
 
 import streamlit as st
 
-from dashboard import url
 from dashboard.live import STEADY
 from dashboard.problems import guarded
 from dashboard.run_names import groups
@@ -37,8 +36,6 @@ def page() -> None:
     st.divider()
     attention(chosen.runs, alike)
     solver(chosen.runs)
-    if url.integer("start"):
-        st.caption(f"Curves begin at step {url.integer('start'):,}.")
 
 
 guarded(page)

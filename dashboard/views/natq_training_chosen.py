@@ -19,11 +19,8 @@ from db.sweep_results import SweepResult
 from services.contracts.training.variants import CONTROL
 
 NATQ = "natq"
-FIRST_COMMANDS = """\
-for variant in '[]' '["natq"]'; do for seed in 0 1; do
-keyhole submit training --model config:gpt-tiny --dataset builtin:python-docs \\
-  --set steps=500 --set seed=$seed --set "variants=$variant"
-done; done"""
+_NONE = "none: runs of my choice"
+FIRST_COMMAND = "keyhole submit suite --preset laboratory/figure-6-small --wait"
 
 
 @dataclass(frozen=True)
@@ -42,10 +39,11 @@ def chosen_runs() -> Chosen | None:
     trained = [line for line in recent if line.variant is not None]
     if not sweeps and not any(NATQ in (line.variant or "") for line in trained):
         st.info(
-            "There is no run with NATQ yet. These commands train some beside their controls:",
+            "There is no run with NATQ yet. This command tunes it and the control, three seeds of each setting, and "
+            "profiles the ends; about half an hour on two CPU cores:",
             icon=":material/rocket_launch:",
         )
-        st.code(FIRST_COMMANDS, language="bash")
+        st.code(FIRST_COMMAND, language="bash")
         return None
     sweep = _sweep(sweeps, named="runs" in st.query_params)
     return _of_sweep(sweep) if sweep is not None else _of_runs(trained)
@@ -71,7 +69,8 @@ def _sweep(sweeps: Sequence[SweepLine], *, named: bool) -> int | None:
     return st.selectbox(
         "Sweep",
         options,
-        format_func=lambda number: "none: runs of my choice" if number is None else f"{number} · {names[number]}",
+        format_func=lambda number: _NONE if number is None else f"{number} · {names[number]}",
+        placeholder=_NONE,
         key=bound["key"],
         on_change=changed,
     )

@@ -37,7 +37,7 @@ def losses(chosen: Chosen, alike: Sequence[Group]) -> None:
         options = [CURVE, DIFFERENCE] if len(alike) > 1 else [CURVE]
         st.selectbox("Shown", options, **url.bind("show", st.query_params.get("show"), options))
     with right:
-        start = int(url.number("start", 0, 0, largest))
+        start = int(url.number("start", largest // 10, 0, largest))  # the first fall hides all that follows
         st.number_input("From step", min_value=0, max_value=largest, **url.bind_number("start", start))
     difference = st.session_state["show_choice"] == DIFFERENCE
     states = [run.state for run in chosen.runs]

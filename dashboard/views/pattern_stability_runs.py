@@ -19,6 +19,9 @@ def runs_and_ends(shown: Shown) -> None:
     found = stability(shown.checkpoints, shown.distances)
     _key_figures(found)
     st.markdown(statement(found))
+    told = runs_against_steps(found)
+    if told:
+        st.markdown(told)
     if not found.to_end:
         return
     figure = by_step(found, shown.label)
@@ -31,6 +34,18 @@ def runs_and_ends(shown: Shown) -> None:
     st.caption(
         "Lines: distance of a run's checkpoints from its last one, which is at 0. Orange: distances of the last "
         "checkpoints of every two runs, mean and range."
+    )
+    st.dataframe(
+        _step_table(found),
+        hide_index=True,
+        key="at_steps",
+        height=rows_height(len(found.steps), at_most=14),
+        column_config={
+            "Step": st.column_config.NumberColumn(format="localized", width=80, pinned=True),
+            "Runs": st.column_config.NumberColumn(help="that have a checkpoint at the step, before their last"),
+            "Between runs": st.column_config.TextColumn(help="mean distance of every two runs at this step"),
+            "Nearest ends": st.column_config.TextColumn(help="the last checkpoints of two runs that are nearest"),
+        },
     )
     table = _table(found)
     st.dataframe(
@@ -69,6 +84,39 @@ def statement(found: Stability) -> str:
     )
 
 
+def runs_against_steps(found: Stability) -> str:
+    """Whether runs differ more than the steps of one run do, in numbers; empty where nothing can be compared."""
+    if found.within_runs is None or found.between_runs is None:
+        return ""
+    more = found.between_runs > found.within_runs
+    by = f", by a factor of {found.between_runs / found.within_runs:.2f}" if found.within_runs else ""
+    return (
+        f"**Runs differ {'more' if more else 'no more'} than steps**: two checkpoints of two runs are "
+        f"{words(found.between_runs)} apart, two of one run {words(found.within_runs)}, means over all pairs{by}."
+    )
+
+
+def _step_table(found: Stability) -> pd.DataFrame:
+    """The distances to the own end step by step, beside what runs differ by."""
+    nearest = min(found.between_ends, default=None)
+    return pd.DataFrame(
+        [
+            {
+                "Step": each.step,
+                "Runs": each.runs,
+                "From its own end, mean": words(each.mean_to_end),
+                "From its own end, farthest": words(each.farthest_to_end),
+                "Between runs": words(each.between_runs),
+                "Nearest ends": words(nearest),
+                "All nearer than ends of runs": NOTHING
+                if nearest is None
+                else ("yes" if each.farthest_to_end < nearest else "no"),
+            }
+            for each in found.steps
+        ]
+    )
+
+
 def _key_figures(found: Stability) -> None:
     ratio = None
     if found.within_runs and found.between_runs is not None:
@@ -90,9 +138,6 @@ def _key_figures(found: Stability) -> None:
 
 def _table(found: Stability) -> pd.DataFrame:
     nearest = min(found.between_ends, default=None)
-
-    def nearer(distance: float) -> str:
-        return NOTHING if nearest is None else "yes" if distance < nearest else "no"
 
     return pd.DataFrame(
         [

@@ -30,7 +30,7 @@ PAGE_ROWS = 25
 DOWNLOAD_ROWS = 10_000
 IMPORTED = "imported"
 RUN_STATE_COLOURS = {**STATE_COLOURS, IMPORTED: "violet"}
-NAME_LETTERS, MODEL_LETTERS = 26, 30
+NAME_LETTERS, MODEL_LETTERS = 24, 20
 FIRST_COMMAND = (
     "keyhole submit training --model config:gpt-tiny --dataset builtin:python-docs --set steps=500 --label first --wait"
 )
@@ -111,6 +111,7 @@ def _numbered(
         label,
         [None, *options],
         format_func=lambda number: "any" if number is None else name(number),
+        placeholder="any",
         key=bound["key"],
         on_change=changed,
     )
@@ -159,6 +160,7 @@ def _table(numbers: list[int]) -> None:
         hide_index=True,
         height=38 + 36 * len(lines),
         row_height=36,
+        placeholder="–",
         on_select="rerun",
         selection_mode=["multi-row", "single-cell"],
         alt="Runs, newest first. Choose rows to compare them; click a cell to open its run.",
@@ -185,8 +187,8 @@ def frame(lines: Sequence[RunLine]) -> pd.DataFrame:
             "Name": [names[" ".join(line.name.split())] for line in lines],
             "Variant": [line.variant or NOTHING for line in lines],
             "Seed": [line.seed for line in lines],
-            "Learning rate": [line.learning_rate for line in lines],
-            "Weight decay": [line.weight_decay for line in lines],
+            "lr": [line.learning_rate for line in lines],
+            "wd": [line.weight_decay for line in lines],
             "Validation": [line.last_validation_loss_nats for line in lines],
             "Best": [line.best_validation_loss_nats for line in lines],
             "Bits/byte": [line.last_validation_bits_per_byte for line in lines],
@@ -203,18 +205,18 @@ COLUMNS: dict[str, Any] = {
         width=100, options=list(RUN_STATE_COLOURS), color=list(RUN_STATE_COLOURS.values())
     ),
     "Progress": _column.ProgressColumn(
-        help="share of steps done", format="%.0f %%", min_value=0, max_value=100, width=105
+        help="share of steps done", format="%.0f %%", min_value=0, max_value=100, width=100
     ),
-    "Name": _column.TextColumn(width=190),
-    "Variant": _column.TextColumn(width=110),
+    "Name": _column.TextColumn(width=200),
+    "Variant": _column.TextColumn(width=100),
     "Seed": _column.NumberColumn(format="%d", width=50),
-    "Learning rate": _column.NumberColumn(format="%.3g", width=90),
-    "Weight decay": _column.NumberColumn(format="%.3g", width=90),
+    "lr": _column.NumberColumn(format="%.3g", width=65, help="learning rate at the top of the schedule"),
+    "wd": _column.NumberColumn(format="%.3g", width=60, help="weight decay"),
     "Validation": _column.NumberColumn(format="%.4f", width=85, help="latest validation loss, nats"),
     "Best": _column.NumberColumn(format="%.4f", width=75, help="lowest validation loss so far, nats"),
     "Bits/byte": _column.NumberColumn(format="%.4f", width=80, help="latest validation loss per byte of text"),
-    "Model": _column.TextColumn(width=200),
-    "Submitted": _column.DatetimeColumn(format="distance", width=125),
+    "Model": _column.TextColumn(width=150),
+    "Submitted": _column.DatetimeColumn(format="distance", width=115),
 }
 
 

@@ -144,6 +144,7 @@ def _numbers(runs: Sequence[Run]) -> None:
     st.dataframe(
         shown,
         hide_index=True,
+        placeholder="–",
         key="runs_table",
         height=rows_height(len(shown), at_most=12),
         column_config=COLUMNS
@@ -208,8 +209,8 @@ def _errors(runs: Sequence[Run]) -> None:
 def _settings(runs: Sequence[Run]) -> None:
     st.divider()
     if len(runs) == 1:
-        st.subheader("Settings")
-        table(list(settings(runs[0]).items()), key="settings")
+        with st.expander("Settings", icon=":material/tune:"):
+            table(list(settings(runs[0]).items()), key="settings")
         return
     st.subheader("Settings that differ")
     differing = differences(runs)
@@ -220,6 +221,7 @@ def _settings(runs: Sequence[Run]) -> None:
     st.dataframe(
         shown,
         hide_index=True,
+        placeholder="–",
         key="differing",
         height=rows_height(len(shown), at_most=12),
         column_config={"Run": st.column_config.NumberColumn(format="%d", width=60, pinned=True)},

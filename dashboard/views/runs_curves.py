@@ -24,6 +24,7 @@ RUNS_APART, SEEDS_TOGETHER = "runs", "seeds"
 SHOWN = {RUNS_APART: "each run", SEEDS_TOGETHER: "mean over seeds"}
 AXES = {"step": "by step", "tokens": "by tokens"}
 MODEL = "model"
+_NOTHING = "nothing: the numbers themselves"
 
 
 @dataclass(frozen=True)
@@ -58,26 +59,35 @@ def asked_curves(runs: Sequence[Run]) -> Curves | None:
         return None
     metrics = _metrics(found)
     alike = groups(runs)
-    first, second, third, fourth, fifth = st.columns([2, 2, 3, 2, 2], vertical_alignment="bottom")
+    several = len(runs) > 1
+    with reading() as conn:
+        layers = max((queries.layer_count(conn, numbers, m.name) for m in metrics if m.of_layers), default=0)
+    widths = [2] * several + [2] + [3] * several + [2] + [1] * bool(layers) + [2]
+    columns = iter(st.columns([*widths, 14 - sum(widths)] if sum(widths) < 13 else widths, vertical_alignment="bottom"))
     together = False
-    with first:
-        if len(runs) > 1:
-            default = SEEDS_TOGETHER if len(alike) < len(runs) and len(runs) > 4 else RUNS_APART
-            options = [RUNS_APART, SEEDS_TOGETHER]
-            asked = st.query_params.get("show", default)
+    if several:
+        default = SEEDS_TOGETHER if len(alike) < len(runs) and len(runs) > 4 else RUNS_APART
+        options = [RUNS_APART, SEEDS_TOGETHER]
+        asked = st.query_params.get("show", default)
+        with next(columns):
             st.selectbox("Lines", options, format_func=SHOWN.__getitem__, **url.bind("show", asked, options))
-            together = st.session_state["show_choice"] == SEEDS_TOGETHER
-    with second:
-        tokens = list(AXES) if any(run.tokens_per_step for run in runs) else ["step"]
-        st.selectbox("Axis", tokens, format_func=AXES.__getitem__, **url.bind("x", st.query_params.get("x"), tokens))
-    with third:
-        reference = _reference(runs, alike if together else None)
-    with fourth:
-        largest = max(run.steps_done for run in runs)
-        start = int(url.number("start", 0, 0, max(1, largest)))
-        st.number_input("From step", min_value=0, max_value=max(1, largest), **url.bind_number("start", start))
-    with fifth:
-        layer = _layer(numbers, metrics)
+        together = st.session_state["show_choice"] == SEEDS_TOGETHER
+    with next(columns):
+        axes = list(AXES) if any(run.tokens_per_step for run in runs) else ["step"]
+        st.selectbox("Axis", axes, format_func=AXES.__getitem__, **url.bind("x", st.query_params.get("x"), axes))
+    reference = None
+    if several:
+        with next(columns):
+            reference = _reference(runs, alike if together else None)
+    with next(columns):
+        largest = max(1, *(run.steps_done for run in runs))
+        start = int(url.number("start", 0, 0, largest))
+        st.number_input("From step", min_value=0, max_value=largest, **url.bind_number("start", start))
+    layer = None
+    if layers:
+        with next(columns):
+            layer = _layer(layers)
+    with next(columns):
         logarithmic = st.toggle(
             "Logarithmic", value=st.query_params.get("scale") == "log", key="log_choice", on_change=_write_scale
         )
@@ -118,17 +128,13 @@ def _reference(runs: Sequence[Run], alike: Sequence[Group] | None) -> int | None
     return st.selectbox(
         "Difference from",
         options,
-        format_func=lambda number: "nothing: the numbers themselves" if number is None else names[number],
+        format_func=lambda number: _NOTHING if number is None else names[number],
+        placeholder=_NOTHING,
         **url.bind("reference", asked, options),
     )
 
 
-def _layer(numbers: Sequence[int], metrics: Sequence[Metric]) -> int | None:
-    of_layers = [metric.name for metric in metrics if metric.of_layers]
-    if not of_layers:
-        return None
-    with reading() as conn:
-        layers = max(queries.layer_count(conn, numbers, name) for name in of_layers)
+def _layer(layers: int) -> int | None:
     options: list[int | str] = [MODEL, *range(layers)]
     asked = url.integer("level")
     chosen = st.selectbox(

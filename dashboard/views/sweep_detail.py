@@ -161,6 +161,7 @@ def _verdicts(number: int, result: SweepResult) -> None:
     st.dataframe(
         shown,
         hide_index=True,
+        placeholder="–",
         key="best_table",
         height=rows_height(len(shown), at_most=12),
         column_config={
@@ -255,6 +256,7 @@ def _members(number: int, members: Sequence[Member]) -> None:
     selection = st.dataframe(
         shown,
         hide_index=True,
+        placeholder="–",
         key="members",
         height=rows_height(len(shown), at_most=20),
         on_select="rerun",

@@ -18,19 +18,11 @@ from dashboard.queries.text import as_text
 from dashboard.tables import rows_height
 from services.contracts.errors import KeyholeError
 
-FIRST_COMMANDS = """\
-cat > sweep.toml <<'END'
-model = "config:gpt-tiny"
-dataset = "builtin:python-docs"
-variants = ["control", "natq"]
-seeds = [0, 1]
-parameters = { steps = 500 }
-
-[axes]
-"optimizer.learning_rate" = [0.001, 0.003]
-"optimizer.weight_decay" = [0.03, 0.1]
-END
-keyhole sweep sweep.toml --wait"""
+FIRST_COMMAND = (
+    "keyhole sweep --model config:gpt-tiny --dataset builtin:python-docs --variant control --variant natq \\\n"
+    "  --axis optimizer.learning_rate=0.001,0.003 --axis optimizer.weight_decay=0,0.1 --seed 0,1 \\\n"
+    "  --set steps=200 --wait"
+)
 
 
 def sweep_list() -> None:
@@ -56,8 +48,8 @@ def _list(text: str) -> None:
         if text:
             st.info("No sweep has that in its name.", icon=":material/filter_alt_off:")
         else:
-            st.info("There are no sweeps yet. These commands submit one:", icon=":material/rocket_launch:")
-            st.code(FIRST_COMMANDS, language="bash")
+            st.info("There are no sweeps yet. This command submits one:", icon=":material/rocket_launch:")
+            st.code(FIRST_COMMAND, language="bash")
         return
     selection = st.dataframe(
         _frame(found),

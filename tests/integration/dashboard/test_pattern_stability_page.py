@@ -128,7 +128,10 @@ def test_the_page_says_from_which_step_the_claim_holds(
     shown = {metric.label: metric.value for metric in app.metric}
     assert (shown["Between ends"], shown["Holds from step"]) == ("0.500", "10")  # across runs by assignment
     assert len(app.get("plotly_chart")) == 4
-    assert app.dataframe[0].value["Run"].tolist() == [HOSTILE, "a", "a"]
+    assert app.dataframe[0].value["Step"].tolist() == [0, 10]
+    assert app.dataframe[0].value["All nearer than ends of runs"].tolist() == ["no", "yes"]
+    assert app.dataframe[1].value["Run"].tolist() == [HOSTILE, "a", "a"]
+    assert "Runs differ more than steps" in texts(app)
     assert app.selectbox(key="pair_first").options[:2] == [f"{HOSTILE}, step 10", f"{HOSTILE}, step 500"]
     assert r"\*b\*" in texts(app) and "<script>" not in "".join(caption.value for caption in app.caption)
 
