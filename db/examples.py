@@ -18,6 +18,7 @@ class Example:
 JOBS = "Jobs and their metrics"
 SUITES = "Suites and models"
 RUNS = "Training runs and checkpoints"
+WATCHES = "Watches and alerts"
 
 EXAMPLES = (
     Example(
@@ -317,5 +318,38 @@ WHERE job_id = 1 AND r.metric = 'r' AND above.metric = 'r_above_1_5' ORDER BY la
         """\
 SELECT layer, head, sequence, query, r, hard_change_nats, soft_change_nats FROM transfer_sweep_change
 WHERE job_id = 1 AND r < 0.1 ORDER BY hard_change_nats DESC, layer, head, sequence, query LIMIT 10""",
+    ),
+    Example(
+        WATCHES,
+        "Alerts that nobody has acknowledged, newest first",
+        """\
+SELECT id, watch, run_id, step, layer, head, metric, value, threshold, message FROM alert
+WHERE acknowledged_at IS NULL ORDER BY id DESC LIMIT 50""",
+    ),
+    Example(
+        WATCHES,
+        "The heads that a rule raised first, and the validation loss of the run before and after",
+        """\
+SELECT alert.run_id, layer, head, alert.step, alert.value AS entropy_nats,
+       (SELECT value FROM training_metric AS loss WHERE loss.run_id = alert.run_id AND loss.step <= alert.step
+          AND metric = 'validation_loss_nats' ORDER BY loss.step DESC LIMIT 1) AS loss_before_nats,
+       (SELECT value FROM training_metric AS loss WHERE loss.run_id = alert.run_id AND loss.step > alert.step
+          AND metric = 'validation_loss_nats' ORDER BY loss.step LIMIT 1) AS loss_after_nats
+FROM alert WHERE alert.metric = 'entropy_nats' ORDER BY alert.step, alert.value LIMIT 20""",
+    ),
+    Example(
+        WATCHES,
+        "Checkpoints of a watch with the metric that its probes measured there",
+        """\
+SELECT step, watch_model.source, job_summary.mean AS entropy_nats, judged, watch_model.problem
+FROM watch_model LEFT JOIN suite_job USING (suite_id) LEFT JOIN job_summary USING (job_id)
+WHERE watch_id = 1 AND (metric = 'entropy_nats' OR metric IS NULL) ORDER BY step""",
+    ),
+    Example(
+        WATCHES,
+        "Where rules are met now",
+        """\
+SELECT watch.name, watch.rules -> watch_crossing.rule AS rule, run_id, layer, head, step, value, since
+FROM watch_crossing JOIN watch ON watch.id = watch_id ORDER BY since DESC""",
     ),
 )

@@ -18,7 +18,7 @@ from services.contracts.probes.pattern_stability import Checkpoint, PatternStabi
 from services.contracts.states import JobState
 from services.contracts.tables import ResultTable
 from tests.conftest import MigratedDatabase
-from tests.integration.db import example_rows, example_runs
+from tests.integration.db import example_rows, example_runs, example_watches
 from tests.integration.db.test_datasets import DOCUMENTS, TOKENS, TokenSet
 from tests.integration.new_jobs import submission
 
@@ -70,6 +70,7 @@ def first_jobs(module_database: MigratedDatabase) -> dict[str, list[int]]:
             for position, job_id in enumerate(found[kind.name]):
                 suites.add(conn, suite_id, position, job_id, reused=False)
         example_runs.insert_sweep(conn, found[RUNS])
+        example_watches.insert(conn, found[RUNS][0], found["attention_profile"][0])
         failed = jobs.insert(conn, submission())
         jobs.set_failed(conn, failed, ErrorCode.INVALID_REQUEST, "message", "hint", None)
     return found
