@@ -23,7 +23,7 @@ from services.contracts.training.variants import (
     refuse_conflicts,
 )
 from workers.attention import seam
-from workers.training.variants import qk_norm, routing, sigma_reparam, spectral_norm
+from workers.training.variants import natq, qk_norm, routing, sigma_reparam, spectral_norm
 from workers.training.variants.plain_weights import plain_weights
 
 
@@ -59,8 +59,6 @@ def install(model: PreTrainedModel, variants: Sequence[Variant], *, pretrained: 
         match variant:
             case Natq():
                 _require_softmax(definition)
-                from workers.training.variants import natq
-
                 solver_log = natq.SolverLog()
                 query_gradient, log = natq.query_gradient(variant, solver_log), solver_log.rows
             case SigmaReparam():

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from workers.attention.concentration import ranks, top_masses_
-from workers.attention.spectral import bilinear_norm, gram_norm
+from workers.attention.spectral import bilinear_norm, gram_norm, largest_singular, largest_singular_value
 
 
 def _normal(*shape: int, seed: int = 0) -> Tensor:
@@ -79,3 +79,23 @@ def test_masses_of_the_largest_entries_are_those_of_sorted_rows(device_path: str
     np.testing.assert_allclose(found.one, [row[0] for row in rows])
     np.testing.assert_allclose(found.eight, [row[:8].sum() for row in rows])
     np.testing.assert_allclose(found.five_percent, [row[: -(-len(row) // 20)].sum() for row in rows])
+
+
+@pytest.mark.parametrize("shape", [(3, 40, 40), (2, 90, 20), (2, 20, 90), (1, 1, 7), (1, 7, 1)])
+@pytest.mark.parametrize("size", [1.0, 1e-25])  # updates are small: their squares would be no float32
+def test_largest_singular_value_and_its_vectors_equal_the_svd(shape: tuple[int, ...], size: float) -> None:
+    x = size * torch.randn(*shape, generator=torch.Generator().manual_seed(3))
+    sigma, u, v = largest_singular(x)
+    left, values, right = torch.linalg.svd((x / size).double(), full_matrices=False)
+    torch.testing.assert_close(sigma.double() / size, values[:, 0], rtol=1e-5, atol=0)
+    along = (left[:, :, 0] * u).sum(-1) * (right[:, 0] * v).sum(-1)  # both or none of them turned round
+    torch.testing.assert_close(along, torch.ones_like(along), rtol=0, atol=1e-4)
+    torch.testing.assert_close(largest_singular_value(x), sigma, rtol=0, atol=0)
+
+
+def test_the_largest_singular_value_of_zeros_is_zero() -> None:
+    x = torch.zeros(2, 5, 4)
+    x[1, 2, 3] = -2.0
+    sigma, u, v = largest_singular(x)
+    assert sigma.tolist() == [0, 2]
+    assert u.isfinite().all() and v.isfinite().all()
