@@ -7,10 +7,11 @@ from transformers import PreTrainedTokenizerFast
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
 from services.contracts.sources import parse_dataset_source
+from services.contracts.training.training import LEAST_TOKENS
 from services.sources import ResolvedDataset
 from workers.data.reading import require_unchanged, text_pieces
 from workers.models.tokenizer_source import tokenizer_of_source
-from workers.training.tokenizer import LEAST_SIZE, require_vocabulary, trained_tokenizer
+from workers.training.tokenizer import require_vocabulary, trained_tokenizer
 
 
 def choose(
@@ -42,13 +43,14 @@ def choose(
             f"data.tokenizer is {setting}, and {resolved.source} has no text to train it on.",
             "Set data.tokenizer to auto, or to the model source whose tokenizer made the tokens.",
         )
-    if not LEAST_SIZE <= size <= vocabulary_size:
+    if not LEAST_TOKENS <= size <= vocabulary_size:
+        larger = f"train a model with ?vocabulary={max(size, LEAST_TOKENS)}, as in config:gpt-tiny?vocabulary=…"
+        smaller = f"Set data.tokenizer to bpe:SIZE with {LEAST_TOKENS} to {vocabulary_size}, or {larger}."
         raise KeyholeError(
             ErrorCode.TOKENS_OUT_OF_RANGE,
-            f"A byte-level tokenizer of {size:,} tokens does not fit: it has at least {LEAST_SIZE}, and the model has "
-            f"{vocabulary_size:,} token ids.",
-            f"Set data.tokenizer to bpe:SIZE with {LEAST_SIZE} to {vocabulary_size}, or train a model with "
-            f"?vocabulary={max(size, LEAST_SIZE)}, e.g. config:gpt-tiny?vocabulary={max(size, LEAST_SIZE)}.",
+            f"A byte-level tokenizer of {size:,} tokens does not fit: it has at least {LEAST_TOKENS}, and the model "
+            f"has {vocabulary_size:,} token ids.",
+            smaller if vocabulary_size >= LEAST_TOKENS else f"T{larger[1:]}.",
         )
     return trained_tokenizer(
         size,

@@ -138,7 +138,16 @@ def _other(resolved: ResolvedDataset, source: str | None, settings: Settings) ->
     if source is None:
         return None
     other = resolve_dataset(source, settings)
-    return None if other.identity == resolved.identity else other
+    if other.identity == resolved.identity:
+        return None
+    if parse_dataset_source(other.source).form == "tokens" and (both := set(other.files) & set(resolved.files)):
+        raise KeyholeError(
+            ErrorCode.INVALID_REQUEST,
+            f"{min(both)} is in the training data, {resolved.source}, and in data.validation_dataset, {source}.",
+            "Name a pattern without it to train on, or leave data.validation_dataset out: the first sequences are "
+            "then held out.",
+        )
+    return other
 
 
 def _require_enough(

@@ -4,15 +4,45 @@ Sequences are cut from the data set in the order of the seed. The run is divided
 ``checkpoints.resume_every`` steps, the shards of its job: each ends with a state from which the run goes on exactly.
 """
 
+import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from services.contracts.errors import KeyholeError
 from services.contracts.parameters import JobParameters, Parameters
+from services.contracts.sources import parse_dataset_source, parse_model_source
 from services.contracts.training.optimizers import AdamW, Optimizer, Schedule
 from services.contracts.training.variants import Variant, label_of, refuse_conflicts
 
 MOST_SEGMENTS = 10_000
+LEAST_TOKENS = 257  # of a byte-level tokenizer: every byte, and the end of a document
+_BPE = re.compile(r"bpe:([0-9]{1,7})")
+
+
+def _tokenizer(value: str) -> str:
+    """Raises ValueError for what is none of the forms."""
+    if value in ("auto", "none"):
+        return value
+    if value.startswith("bpe:"):
+        size = _BPE.fullmatch(value)
+        if size is None or int(size[1]) < LEAST_TOKENS:
+            raise ValueError(f"{value!r}: a byte-level tokenizer reads bpe:SIZE with at least {LEAST_TOKENS} tokens")
+        return value
+    try:
+        source = parse_model_source(value)
+    except KeyholeError as error:
+        raise ValueError(f"it is auto, none, bpe:SIZE or a model source; {error}") from error
+    if source.form not in ("hf", "path", "builtin"):
+        raise ValueError(f"{value!r}: a tokenizer is taken from hf:, path: or builtin:; export a checkpoint for path:")
+    return str(source)
+
+
+def _dataset(value: str) -> str:
+    try:
+        return str(parse_dataset_source(value))
+    except KeyholeError as error:
+        raise ValueError(str(error)) from error
 
 
 class Data(Parameters):
@@ -25,6 +55,7 @@ class Data(Parameters):
             description="auto: the model's own, else byte-level BPE trained on the data, and none for token files; "
             "bpe:SIZE; none; or a model source whose tokenizer is taken",
         ),
+        AfterValidator(_tokenizer),
     ] = "auto"
     sequences: Annotated[
         int | None,
@@ -38,7 +69,7 @@ class Data(Parameters):
         int, Field(ge=1, le=1_000_000, description="sequences held out for validation: the first ones of the data set")
     ] = 64
     validation_dataset: Annotated[
-        str | None,
+        Annotated[str, AfterValidator(_dataset)] | None,
         Field(max_length=4096, description="dataset source for validation; none is the training data's start"),
     ] = None
 
@@ -106,6 +137,8 @@ class TrainingParameters(JobParameters):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         refuse_conflicts(self.variants)
+        if self.compile and any(variant.name == "natq" for variant in self.variants):
+            raise ValueError("compile and natq exclude each other: a compiled pass cannot be given another gradient")
         if self.sequences_per_step % self.processes:
             raise ValueError(
                 f"sequences_per_step {self.sequences_per_step} is no multiple of processes {self.processes}; each "
