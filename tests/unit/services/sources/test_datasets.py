@@ -1,8 +1,10 @@
 """Dataset sources resolve to identities of their bytes, and what is plainly unreadable is refused at submission."""
 
+import argparse
 import bz2
 import gzip
 import lzma
+import platform
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +17,7 @@ import zstandard
 
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
-from services.sources import resolve_dataset
+from services.sources import builtin, resolve_dataset
 from services.sources.text_files import text_format
 
 
@@ -183,3 +185,73 @@ def test_damaged_and_foreign_token_files_are_refused(settings: Settings) -> None
     _write(settings, "a.txt", b"text")
     for name in ("cut.npy", "text.npy", "cut.bin", "more.bin", "negative.bin", "foreign.bin", "short.bin", "a.txt"):
         assert _refusal(f"tokens:{name}", settings).code == ErrorCode.DATASET_INVALID, name
+
+
+def _shards(settings: Settings, *names: str) -> None:
+    for number, name in enumerate(names):
+        np.save(settings.data_roots[0] / name, np.arange(10) + number)
+
+
+def test_a_pattern_is_one_data_set_of_files_in_the_order_of_their_numbers(settings: Settings) -> None:
+    _shards(settings, "train_10.npy", "train_9.npy", "train_9b.npy", "val_0.npy")
+    found = resolve_dataset("tokens:train_*.npy", settings)
+    assert [path.name for path in found.files] == ["train_9.npy", "train_9b.npy", "train_10.npy"]
+    assert resolve_dataset(found.source, settings) == found
+    before = found.identity
+    _shards(settings, "train_11.npy")
+    assert resolve_dataset("tokens:train_*.npy", settings).identity != before
+    (settings.data_roots[0] / "train_11.npy").unlink()
+    assert resolve_dataset("tokens:train_*.npy", settings).identity == before
+
+
+def test_a_pattern_finds_only_files_below_the_root(settings: Settings, tmp_path: Path) -> None:
+    np.save(tmp_path / "secret.npy", np.arange(10))
+    (settings.data_roots[0] / "train_1.npy").symlink_to(tmp_path / "secret.npy")
+    assert _refusal("tokens:train_*.npy", settings).code is ErrorCode.INVALID_SOURCE
+    assert _refusal("tokens:../*.npy", settings).code is ErrorCode.INVALID_SOURCE
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "said"),
+    [
+        ("tokens:nothing_*.npy", ErrorCode.DATASET_NOT_FOUND, "matches nothing_*.npy"),
+        ("tokens:no-folder/*.npy", ErrorCode.DATASET_NOT_FOUND, "matches *.npy"),
+        ("tokens:*/a.npy", ErrorCode.DATASET_NOT_FOUND, "a.npy"),
+        ("tokens:*/*.npy", ErrorCode.INVALID_SOURCE, "last part alone"),
+        ("file:*.txt", ErrorCode.DATASET_NOT_FOUND, "*.txt"),
+        ("tokens:mixed_*", ErrorCode.DATASET_INVALID, "mixed_2.txt"),
+    ],
+)
+def test_a_pattern_that_finds_nothing_to_read_is_refused(
+    source: str, code: ErrorCode, said: str, settings: Settings
+) -> None:
+    _shards(settings, "mixed_1.npy")
+    _write(settings, "mixed_2.txt", b"text")
+    error = _refusal(source, settings)
+    assert error.code is code
+    assert said in str(error)
+
+
+def test_a_name_with_brackets_is_no_class_of_characters(settings: Settings) -> None:
+    _shards(settings, "a[1]_1.npy", "a1_1.npy")
+    assert [path.name for path in resolve_dataset("tokens:a[1]_*.npy", settings).files] == ["a[1]_1.npy"]
+
+
+def test_the_standard_library_is_its_modules_without_tests_and_tables(settings: Settings) -> None:
+    modules = dict(builtin.python_library())
+    assert modules["asyncio/base_events.py"].startswith('"""Base implementation of event loop.')
+    assert modules["argparse.py"] == Path(argparse.__file__).read_text()
+    assert list(modules) == sorted(modules)
+    parts = {part for path in modules for part in path.split("/")}
+    assert not parts & {"test", "tests", "site-packages", "dist-packages", "encodings", "pydoc_data"}
+    assert sum(map(len, modules.values())) > 4_000_000
+    found = resolve_dataset("builtin:python-library", settings)
+    assert found.identity.startswith(f"builtin:python-library@{platform.python_version()}:sha256:")
+    assert found.identity != resolve_dataset("builtin:python-docs", settings).identity
+
+
+def test_a_python_without_source_code_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    with pytest.raises(KeyholeError, match="no source code") as refused:
+        builtin.python_library()
+    assert refused.value.code is ErrorCode.DATASET_NOT_FOUND

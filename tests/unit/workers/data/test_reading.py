@@ -177,3 +177,27 @@ def test_a_changed_file_has_another_identity_and_other_tokens(settings: Settings
     after = _read("file:a.txt", settings)
     assert before.identity != after.identity
     assert before.fingerprint != after.fingerprint
+
+
+def test_files_of_a_pattern_are_read_one_after_the_other_and_no_sequence_spans_two(settings: Settings) -> None:
+    for number, size in ((1, 25), (2, 10), (10, 40)):
+        np.save(settings.data_roots[0] / f"part_{number}.npy", np.full(size, number))
+    found = _read("tokens:part_*.npy", settings, sequences=5, length=10)
+    assert found.token_ids[:, 0].tolist() == [1, 1, 2, 10, 10]
+    assert (found.token_ids == found.token_ids[:, :1]).all()
+    assert [(part.sequence, part.name) for part in found.documents] == [
+        (0, "part_1.npy"),
+        (1, "part_1.npy"),
+        (2, "part_2.npy"),
+        (3, "part_10.npy"),
+        (4, "part_10.npy"),
+    ]
+    assert len({part.document for part in found.documents}) == 3
+    assert _refusal("tokens:part_*.npy", settings, sequences=8, length=10).code is ErrorCode.DATASET_TOO_SHORT
+
+
+def test_the_standard_library_is_read_as_documents_named_by_their_paths(settings: Settings) -> None:
+    found = _read("builtin:python-library", settings, sequences=4, length=2000)
+    joined = "".join(text + "<|endoftext|>" for _, text in builtin.python_library()[:20])
+    assert _text(found) == joined[: len(_text(found))]
+    assert found.documents[0].name == builtin.python_library()[0][0]
