@@ -91,6 +91,14 @@ WHERE run_id = 1 AND matrix = 'q' ORDER BY layer, step""",
     ),
     Example(
         RUNS,
+        "How the norm of an update grows with width, over the latest suite that trained several widths",
+        """\
+SELECT optimizer, matrix, step, widths, update_exponent, update_exponent_se, weight_exponent, weight_exponent_se
+FROM width_growth WHERE suite_id = (SELECT max(suite_id) FROM width_growth)
+ORDER BY optimizer, matrix, step""",
+    ),
+    Example(
+        RUNS,
         "Checkpoints of a run, and the jobs that measured them",
         """\
 SELECT checkpoint.id, step, reasons, checkpoint.validation_loss_nats, array_agg(job_model.job_id) AS jobs

@@ -22,6 +22,7 @@ def trained_run(
     metrics: Sequence[Metric] = (),
     matrices: Sequence[Matrix] = (),
     dataset: str = "builtin:python-docs",
+    model: str = "config:gpt-tiny",
     **parameters: Any,
 ) -> int:
     """A run with these validation losses by step, the last step among them done; returns its number."""
@@ -30,7 +31,7 @@ def trained_run(
         kind="training",
         queue="training",
         label=name,
-        model_source="config:gpt-tiny",
+        model_source=model,
         dataset_source=dataset,
         parameters=of_job.model_dump(mode="json"),
         shards=of_job.shards(),

@@ -70,6 +70,7 @@ def first_jobs(module_database: MigratedDatabase) -> dict[str, list[int]]:
             for position, job_id in enumerate(found[kind.name]):
                 suites.add(conn, suite_id, position, job_id, reused=False)
         example_runs.insert_sweep(conn, found[RUNS])
+        example_runs.insert_ladder(conn)
         example_watches.insert(conn, found[RUNS][0], found["attention_profile"][0])
         failed = jobs.insert(conn, submission())
         jobs.set_failed(conn, failed, ErrorCode.INVALID_REQUEST, "message", "hint", None)
