@@ -8,6 +8,8 @@ three slots to the model's forward passes in this thread, and only there:
 - ``query_gradient`` replaces the gradient that flows into the queries; none leaves it;
 - ``observers`` see each layer on the way forward, and ∂L/∂y on the way back, when the backward pass reaches it.
 
+Passes of a model compiled by ``torch.compile`` see its definition and nothing of what is bound.
+
 Observers get detached tensors that autograd holds anyway, and the layer is let go once its gradient has been seen.
 The first observed layer's output is where gradients start: nothing below it needs one, so weights stay frozen and no
 embedding has to require a gradient.
@@ -150,7 +152,8 @@ def keyhole_attention(
                 module, query, key, value, attention_mask, scaling, dropout, softcap, s_aux, **others
             )
     _refuse_unknown(module, query, key, attention_mask, dropout, others)
-    binding = _binding_of(module)
+    compiling = torch.compiler.is_compiling()  # what is bound to a thread cannot be seen, and would break the graph
+    binding = _UNBOUND if compiling else _binding_of(module)
     inputs = AttentionInputs(
         layer=int(module.layer_idx),  # type: ignore[arg-type]  # nn.Module types its attributes as modules or tensors
         query=query,
@@ -163,7 +166,8 @@ def keyhole_attention(
     )
     definition = definitions.of_module(module)
     inputs = _as_defined(inputs, definition)
-    binding.calls[inputs.layer] += 1
+    if not compiling:
+        binding.calls[inputs.layer] += 1
     if binding.query_gradient is not None:
         inputs = replace(inputs, query=binding.query_gradient(inputs))
     route = binding.route or route_of(definition)

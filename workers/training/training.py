@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from safetensors.torch import save_file
-from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from services.contracts.training.numbers import Matrix, Metric
@@ -23,6 +22,7 @@ from services.contracts.training.training import TrainingParameters
 from workers.attention import seam
 from workers.training import due, loop, optimizers, state, variants
 from workers.training.attention_metrics import attention_metrics
+from workers.training.compiling import compiled, compiling
 from workers.training.data import TrainingData, sequences_of_step
 from workers.training.divergence import Watch
 from workers.training.ranks import Ranks
@@ -78,10 +78,7 @@ class Trainer:
         self._best_nats: float | None = None
         self._unseen: list[tuple[int, loop.Taken]] = []
         self._timed_s, self._timed_steps = 0.0, 0  # since the last row of tokens_per_s
-        self._compiled = self._callable()
-
-    def _callable(self) -> nn.Module:
-        return self.model
+        self._trained = compiled(model, self._installed) if parameters.compile else model
 
     def begin(self, sink: Sink) -> None:
         """Measure and store the model as it starts."""
@@ -108,9 +105,9 @@ class Trainer:
             self._installed.log()  # rows are of this step alone
         started = time.perf_counter()
         self.model.train()
-        with self._transformed():
+        with self._transformed(), compiling():
             loss = loop.accumulate(
-                self._compiled,
+                self._trained,
                 self._weights,
                 sequences_of_step(self.data, parameters, self.step),
                 batch=parameters.batch,

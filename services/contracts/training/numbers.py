@@ -18,11 +18,11 @@ METRICS: dict[str, str] = {
     "top_weight": "mean largest weight of a row",
     "sink_mass": "mean weight on key 0",
     "local_mass": "mean weight on keys i-7 … i",
-    "natq_residual_median": "median relative residual of NATQ's solver over the rows of the step",
-    "natq_residual_max": "largest relative residual",
-    "natq_iterations": "mean iterations of a row",
-    "natq_fallback_share": "share of rows that were solved exactly instead",
-    "natq_zero_rows": "share of rows without a gradient",
+    "natq_residual_median": "median over the step's rows of the bound on NATQ's relative error",
+    "natq_residual_max": "the largest of them",
+    "natq_iterations": "mean iterations of the rows that were solved",
+    "natq_fallback_share": "share of them that were solved exactly instead",
+    "natq_zero_rows": "rows without a gradient in a backward pass",
 }
 
 
