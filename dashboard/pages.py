@@ -9,6 +9,7 @@ RUNS = "views/runs.py"
 CHECKPOINTS = "views/checkpoints.py"
 NATQ_TRAINING = "views/natq_training.py"
 SWEEPS = "views/sweeps.py"
+ALERTS = "views/alerts.py"
 RESULTS = {  # page by job kind
     "gradient_scale": "views/gradient_scale.py",
     "jacobian_spectrum": "views/jacobian_spectrum.py",
@@ -23,7 +24,7 @@ RESULTS = {  # page by job kind
 }
 MENU = {  # by section; pages of the section without a name stand in the menu themselves
     "": (JOBS, SUITES, PLAYGROUND),
-    "Training": (RUNS, CHECKPOINTS, RESULTS["pattern_stability"], NATQ_TRAINING, SWEEPS),
+    "Training": (RUNS, CHECKPOINTS, RESULTS["pattern_stability"], NATQ_TRAINING, SWEEPS, ALERTS),
     "Gradients": tuple(
         RESULTS[kind] for kind in ("gradient_scale", "jacobian_spectrum", "ratchet", "buried_keys", "calibration")
     ),
@@ -46,6 +47,7 @@ _TITLES = {
     CHECKPOINTS: ("Checkpoints", ":material/save:"),
     NATQ_TRAINING: ("NATQ: training", ":material/science:"),
     SWEEPS: ("Sweeps", ":material/grid_on:"),
+    ALERTS: ("Alerts", ":material/notifications:"),
     PLAYGROUND: ("Playground", ":material/play_circle:"),
 }
 

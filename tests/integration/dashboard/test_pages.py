@@ -8,7 +8,7 @@ from psycopg.types.json import Jsonb
 from pydantic import SecretStr
 from streamlit.testing.v1 import AppTest
 
-from dashboard.pages import CHECKPOINTS, JOBS, MENU, NATQ_TRAINING, PLAYGROUND, RESULTS, SUITES, SWEEPS
+from dashboard.pages import ALERTS, CHECKPOINTS, JOBS, MENU, NATQ_TRAINING, PLAYGROUND, RESULTS, SUITES, SWEEPS
 from db.repositories import api_tokens
 from services.contracts.kinds import KINDS
 from services.contracts.settings import Settings
@@ -28,7 +28,7 @@ def test_every_kind_has_a_result_page() -> None:
 
 def test_every_page_is_in_the_menu_once() -> None:
     listed = sorted(path for paths in MENU.values() for path in paths)
-    assert listed == sorted([JOBS, SUITES, PLAYGROUND, CHECKPOINTS, NATQ_TRAINING, SWEEPS, *RESULTS.values()])
+    assert listed == sorted([JOBS, SUITES, PLAYGROUND, CHECKPOINTS, NATQ_TRAINING, SWEEPS, ALERTS, *RESULTS.values()])
 
 
 def test_an_empty_database_says_how_to_submit_the_first_job(open_page: Open) -> None:
@@ -238,7 +238,7 @@ def test_a_database_that_does_not_answer_is_a_sentence_not_a_traceback(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KEYHOLE_ANALYST_URL", "postgresql://analyst@127.0.0.1:9/keyhole")
-    for page in ("views/jobs.py", CHECKPOINTS, NATQ_TRAINING, SWEEPS, *RESULTS.values()):
+    for page in ("views/jobs.py", CHECKPOINTS, NATQ_TRAINING, SWEEPS, ALERTS, *RESULTS.values()):
         app = open_page(page)
         assert "The database does not answer" in app.error[0].value
         assert button(app, "Try again now")
