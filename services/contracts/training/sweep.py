@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from services.contracts.parameters import Parameters
 from services.contracts.training.variants import CONTROL, Variant, label_of, refuse_conflicts
 
 MOST_MEMBERS = 1000
+_MOST_LEVELS = 20  # of objects and lists within a value; parameters have four
 _OWN_FIELDS = {"seed": "seeds", "variants": "variants"}
 
 
@@ -83,8 +84,26 @@ def _combination(value: Any) -> Any:
     return [value] if isinstance(value, dict) else value
 
 
+def _not_deep(value: Any) -> Any:
+    """Refuse what is nested so deeply that it can be parsed and not be written again."""
+    level = [value]
+    for _ in range(_MOST_LEVELS):
+        level = [
+            part
+            for each in level
+            if isinstance(each, dict | list)
+            for part in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return value
+    raise ValueError(f"it is nested more than {_MOST_LEVELS} levels deep")
+
+
 Combination = Annotated[list[Variant], Field(max_length=8), BeforeValidator(_combination)]
-Axis = Annotated[list[Any], Field(min_length=1, max_length=100)] | Range
+AxisName = Annotated[
+    str, Field(pattern=r"^[a-z][a-z0-9_]{0,60}(\.[a-z][a-z0-9_]{0,60}){0,5}$", description="a parameter, dotted")
+]
+Axis = Annotated[list[Any], Field(min_length=1, max_length=100), AfterValidator(_not_deep)] | Range
 
 
 @dataclass(frozen=True)
@@ -105,9 +124,11 @@ class Sweep(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    parameters: Annotated[dict[str, Any], Field(description="of the training, for all members")] = {}
+    parameters: Annotated[
+        dict[str, Any], AfterValidator(_not_deep), Field(description="of the training, for all members")
+    ] = {}
     axes: Annotated[
-        dict[str, Axis],
+        dict[AxisName, Axis],
         Field(
             max_length=8,
             description="values by parameter, such as {'optimizer.learning_rate': [0.001, 0.003]}; with search random "
@@ -214,9 +235,14 @@ def settings_in_words(setting: Mapping[str, Any]) -> list[str]:
     """``learning_rate 0.001`` for each axis: the last part of its name where no other axis has the same."""
     short = [name.rpartition(".")[2] for name in setting]
     return [
-        f"{name if short.count(brief) > 1 else brief} {value if isinstance(value, str) else json.dumps(value)}"
+        f"{name if short.count(brief) > 1 else brief} {_in_words(value)}"
         for (name, value), brief in zip(setting.items(), short, strict=True)
     ]
+
+
+def _in_words(value: Any) -> str:
+    plain = isinstance(value, str) and value.isascii() and value.isprintable()
+    return value if plain else json.dumps(value)
 
 
 def _with_options(variant: Any) -> str:
@@ -231,7 +257,7 @@ def _drawn(axis: list[Any] | Range, share: float) -> Any:
 
 def _placed(parameters: Mapping[str, Any], setting: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters with the values of dotted names in them; a name that stands for an object becomes that object."""
-    result: dict[str, Any] = json.loads(json.dumps(parameters))
+    result = dict(parameters)
     for dotted, value in setting.items():
         *path, last = dotted.split(".")
         place = result
