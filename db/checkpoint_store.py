@@ -7,10 +7,12 @@ Pieces that nobody refers to are kept for an hour. Should more pass between the 
 ``stored`` does both and begins again then.
 """
 
-import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 import psycopg
@@ -18,11 +20,9 @@ from psycopg import Connection
 from psycopg.types.json import Jsonb
 
 from db import object_store, piece_storage
-from db.checkpoint_pieces import Piece, pieces
-from services.contracts.errors import ErrorCode, KeyholeError
+from db.checkpoint_pieces import HASHING, CutFile, Piece
+from db.stored_files import StoredFile, identity_of
 
-RESUME_FILE = "resume.safetensors"
-READ_BYTES = 8 << 20  # of pieces asked for at once
 _UPLOADS = 3  # of one checkpoint, before giving up
 
 T = TypeVar("T")
@@ -39,16 +39,6 @@ class PiecesGone(Exception):
 
 
 @dataclass(frozen=True)
-class StoredFile:
-    """A file whose pieces are in the database."""
-
-    name: str
-    size: int
-    sha256: bytes
-    pieces: tuple[bytes, ...]  # SHA-256 of each, in order
-
-
-@dataclass(frozen=True)
 class NewCheckpoint:
     step: int  # optimizer steps taken
     reasons: Sequence[str]
@@ -58,33 +48,30 @@ class NewCheckpoint:
     resumable: bool
 
 
-def upload(transact: Transact, files: Mapping[str, Path], store: str | None) -> list[StoredFile]:
-    """Store the bytes of files, by name; ``store`` is KEYHOLE_CHECKPOINT_STORE. No more than a batch is in memory."""
+def upload(
+    transact: Transact, files: Mapping[str, Path], store: str | None, beside: Sequence[Transact] = ()
+) -> list[StoredFile]:
+    """Store the bytes of files, by name; ``store`` is KEYHOLE_CHECKPOINT_STORE.
+
+    ``beside`` are further connections to use at the same time. Some batches of pieces are in memory at a time.
+    """
     if store:
         object_store.require_usable(store)
-    batch: list[Piece] = []
-    waiting = 0
-
-    def flush() -> None:
-        nonlocal waiting
-        while batch and not _put(transact, batch, store):
-            pass
-        batch.clear()
-        waiting = 0
-
-    stored = []
-    for name, path in files.items():
-        whole, of_file, size = hashlib.sha256(), [], 0
-        for piece in pieces(path):
-            whole.update(piece.content)
-            size += len(piece.content)
-            of_file.append(piece.sha256)
-            batch.append(piece)
-            waiting += len(piece.content)
-            if waiting >= piece_storage.BATCH_BYTES:
-                flush()
-        stored.append(StoredFile(name, size, whole.digest(), tuple(of_file)))
-    flush()
+    free: SimpleQueue[Transact] = SimpleQueue()
+    for each in (transact, *beside):
+        free.put(each)
+    stored, sent = [], deque()
+    with ThreadPoolExecutor(HASHING) as hashing, ThreadPoolExecutor(1 + len(beside)) as sending:
+        for name, path in files.items():
+            file, pieces = CutFile(path, hashing), []
+            for batch in file.batches():
+                sent.append(sending.submit(_put, free, batch, store))
+                pieces += [piece.sha256 for piece in batch]
+                if len(sent) > 1 + len(beside):  # one more than are under way
+                    sent.popleft().result()
+            stored.append(StoredFile(name, file.size, file.sha256, tuple(pieces)))
+        for each in sent:
+            each.result()
     return stored
 
 
@@ -112,86 +99,29 @@ def stored(
     files: Mapping[str, Path],
     store: str | None,
     work: Callable[[Connection, list[StoredFile]], T],
+    beside: Sequence[Transact] = (),
 ) -> T:
     """Upload the files, then run ``work``, which commits them, in one transaction; again if pieces were collected."""
     for _ in range(_UPLOADS - 1):
-        uploaded = upload(transact, files, store)
+        uploaded = upload(transact, files, store, beside)
         try:
             return transact(lambda conn: work(conn, uploaded))  # noqa: B023  # called at once
         except PiecesGone:
             continue
-    uploaded = upload(transact, files, store)
+    uploaded = upload(transact, files, store, beside)
     return transact(lambda conn: work(conn, uploaded))
 
 
-def download(conn: Connection, checkpoint_id: int, folder: Path, names: Sequence[str] | None = None) -> None:
-    """Write the checkpoint's files, or those of these names, into ``folder``; each piece and file is checked.
-
-    A file appears under its name when it is whole. Raises KeyholeError: not_found, checkpoint_damaged, invalid_source
-    (an imported one, whose files lie elsewhere).
-    """
-    for file in files_of(conn, checkpoint_id):
-        if names is not None and file.name not in names:
-            continue
-        partial = folder / f".{file.name}.partial"
-        with partial.open("wb") as target:
-            for content in contents(conn, checkpoint_id, file):
-                target.write(content)
-        partial.rename(folder / file.name)
+def _put(free: "SimpleQueue[Transact]", batch: Sequence[Piece], store: str | None) -> None:
+    transact = free.get()
+    try:
+        while not _done(transact, batch, store):
+            pass
+    finally:
+        free.put(transact)
 
 
-def files_of(conn: Connection, checkpoint_id: int) -> list[StoredFile]:
-    """The checkpoint's files in the order of their names; raises KeyholeError (not_found, invalid_source)."""
-    row = conn.execute("SELECT source FROM keyhole.checkpoint WHERE id = %s", (checkpoint_id,)).fetchone()
-    if row is None:
-        raise no_checkpoint(checkpoint_id)
-    if row[0] is not None:
-        raise KeyholeError(
-            ErrorCode.INVALID_SOURCE,
-            f"The files of checkpoint {checkpoint_id} are not stored here: it was imported from {row[0]}.",
-            f"Use {row[0]} itself.",
-        )
-    rows = conn.execute(
-        """
-        SELECT file.name, file.size, file.sha256, array_remove(array_agg(piece.sha256 ORDER BY number), NULL)
-        FROM keyhole.checkpoint_file AS file LEFT JOIN keyhole.checkpoint_piece AS piece ON piece.file_id = file.id
-        WHERE file.checkpoint_id = %s GROUP BY file.id ORDER BY file.name
-        """,
-        (checkpoint_id,),
-    ).fetchall()
-    return [StoredFile(name, size, sha256, tuple(shas)) for name, size, sha256, shas in rows]
-
-
-def contents(conn: Connection, checkpoint_id: int, file: StoredFile) -> Iterator[bytes]:
-    """The file piece by piece; raises KeyholeError (checkpoint_damaged) that names checkpoint, file and piece."""
-    whole, size = hashlib.sha256(), 0
-    for first, shas in _batches(file):
-        for number, content in enumerate(piece_storage.get(conn, shas), first):
-            if content is None:
-                raise _damaged(conn, checkpoint_id, file, f"piece {number} ({shas[number - first].hex()[:12]}…)")
-            whole.update(content)
-            size += len(content)
-            yield content
-    if size != file.size or whole.digest() != file.sha256:
-        raise _damaged(conn, checkpoint_id, file, f"the whole ({size:,} bytes of {file.size:,})")
-
-
-def identity_of(files: Sequence[StoredFile]) -> str:
-    """Pins what a model computes: the same as that of a folder with these files, its state for resuming left out."""
-    digest = hashlib.sha256()
-    for file in sorted(files, key=lambda file: file.name):
-        if file.name != RESUME_FILE:
-            digest.update(f"{len(file.name)}:{file.name}:{file.sha256.hex()}\n".encode())
-    return f"sha256:{digest.hexdigest()}"
-
-
-def no_checkpoint(checkpoint_id: int) -> KeyholeError:
-    return KeyholeError(
-        ErrorCode.NOT_FOUND, f"There is no checkpoint {checkpoint_id}.", "List them with: keyhole checkpoints"
-    )
-
-
-def _put(transact: Transact, batch: Sequence[Piece], store: str | None) -> bool:
+def _done(transact: Transact, batch: Sequence[Piece], store: str | None) -> bool:
     try:
         return transact(lambda conn: piece_storage.put(conn, batch, store))
     except psycopg.errors.DeadlockDetected:  # three writers of equal pieces can meet so
@@ -259,22 +189,3 @@ def _insert_file(conn: Connection, checkpoint_id: int, file: StoredFile) -> None
     ).fetchone()
     if leaving is not None:
         raise PiecesGone(f"pieces of {file.name} are being collected")
-
-
-def _batches(file: StoredFile) -> Iterator[tuple[int, list[bytes]]]:
-    """(number of the first, SHA-256s) of pieces that are read together."""
-    number = max(1, READ_BYTES * len(file.pieces) // max(file.size, 1))
-    for first in range(0, len(file.pieces), number):
-        yield first, list(file.pieces[first : first + number])
-
-
-def _damaged(conn: Connection, checkpoint_id: int, file: StoredFile, part: str) -> KeyholeError:
-    """What to say of a part that is not as it was stored; a checkpoint deleted meanwhile is no damage."""
-    if conn.execute("SELECT FROM keyhole.checkpoint WHERE id = %s", (checkpoint_id,)).fetchone() is None:
-        return no_checkpoint(checkpoint_id)
-    return KeyholeError(
-        ErrorCode.CHECKPOINT_DAMAGED,
-        f"Checkpoint {checkpoint_id} is damaged: of {file.name}, {part} is missing or not as it was stored.",
-        "Restore the database or the checkpoint store from a backup, or use another checkpoint of the run: "
-        "keyhole checkpoints",
-    )

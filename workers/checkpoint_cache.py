@@ -14,7 +14,7 @@ from pathlib import Path
 
 import structlog
 
-from db import checkpoint_store
+from db import stored_files
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
 from services.contracts.sources import parse_model_source
@@ -56,15 +56,15 @@ def _fetch(checkpoint_id: int, source: str, identity: str, folder: Path, setting
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
-        files = ledger.transact(lambda conn: checkpoint_store.files_of(conn, checkpoint_id))
-        names = [file.name for file in files if file.name != checkpoint_store.RESUME_FILE]
-        ledger.transact(lambda conn: checkpoint_store.download(conn, checkpoint_id, partial, names))
-        if _identity(partial) != identity:
+        files = ledger.transact(lambda conn: stored_files.files_of(conn, checkpoint_id))
+        if stored_files.identity_of(files) != identity:
             raise KeyholeError(
                 ErrorCode.MODEL_CHANGED,
-                f"{source} is now {_identity(partial)}; submitted was {identity}.",
+                f"{source} is now {stored_files.identity_of(files)}; submitted was {identity}.",
                 "Its step was computed again, or the database is another one. Submit the job again.",
             )
+        names = [file.name for file in files if file.name != stored_files.RESUME_FILE]
+        ledger.transact(lambda conn: stored_files.download(conn, checkpoint_id, partial, names))
         partial.rename(folder)
     except KeyholeError as error:
         if error.code is not ErrorCode.NOT_FOUND:

@@ -6,6 +6,7 @@ try again; what they then find in the rows says whether they may go on.
 
 import time
 from collections.abc import Callable
+from copy import copy
 from typing import TypeVar
 
 import psycopg
@@ -55,6 +56,12 @@ class Ledger:
                     raise
                 log.warning("database lost, trying again", error=str(error).strip())
                 time.sleep(0.5)
+
+    def another(self) -> "Ledger":
+        """A second one like it, with a connection of its own."""
+        ledger = copy(self)
+        ledger._conn = None
+        return ledger
 
     def close(self) -> None:
         if self._conn is not None:

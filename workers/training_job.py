@@ -15,7 +15,7 @@ from uuid import UUID
 
 from psycopg import Connection
 
-from db import checkpoint_store
+from db import stored_files
 from db.repositories import attempts, checkpoints, counters, events, jobs, models, shards
 from db.repositories.checkpoints import CheckpointRow
 from db.repositories.jobs import JobRow
@@ -118,7 +118,7 @@ def _train(member: Member, device: str, settings: Settings, ledger: Ledger, fold
     started = time.monotonic()
     found = ledger.transact(lambda conn: checkpoints.newest_resumable(conn, member.run_id))
     if found is not None:
-        ledger.transact(lambda conn: checkpoint_store.download(conn, found.id, folder, names=assembly.CHECKPOINT_FILES))
+        ledger.transact(lambda conn: stored_files.download(conn, found.id, folder, names=assembly.CHECKPOINT_FILES))
     with _model_folder(member, settings, wanted=found is None) as model_folder:
         order, checkpoint = _order(member, model_folder), None if found is None else folder
         others.assemble(order, checkpoint)

@@ -13,9 +13,10 @@ from psycopg import Connection
 from transformers import PreTrainedTokenizerFast
 
 from db import checkpoint_store
-from db.checkpoint_store import NewCheckpoint, StoredFile
+from db.checkpoint_store import NewCheckpoint
 from db.repositories import checkpoints, jobs, runs, shards
 from db.repositories.shards import ClaimedShard
+from db.stored_files import StoredFile
 from services.contracts.states import JobState
 from services.contracts.training.numbers import Matrix, Metric
 from workers.lifecycle import Ledger

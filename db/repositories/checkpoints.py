@@ -9,7 +9,7 @@ from psycopg import Connection, sql
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from db.checkpoint_store import RESUME_FILE, no_checkpoint
+from db.stored_files import RESUME_FILE, no_checkpoint
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.states import JobState
 from services.contracts.training.training import Checkpoints

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Header, Path, Query, Response
 from fastapi.responses import StreamingResponse
 
-from db import checkpoint_store
-from db.checkpoint_store import StoredFile
+from db import stored_files
 from db.connection import connect
 from db.repositories import checkpoints
 from db.repositories.checkpoints import CheckpointFilter, CheckpointRow
+from db.stored_files import StoredFile
 from services.api import cursors
 from services.api.auth import Admin, Reader
 from services.api.database import Database, Pool, ServerSettings
@@ -59,7 +59,7 @@ def list_checkpoints(
 def read_checkpoint(checkpoint_id: CheckpointId, caller: Reader, conn: Database) -> CheckpointDetail:
     """A checkpoint with its configuration and its files."""
     row = _found(conn, checkpoint_id)
-    files = [] if row.source else checkpoint_store.files_of(conn, checkpoint_id)
+    files = [] if row.source else stored_files.files_of(conn, checkpoint_id)
     return CheckpointDetail(
         **_view(row).model_dump(),
         config=row.config,
@@ -80,7 +80,7 @@ def verify_checkpoint(
 ) -> CheckpointVerified:
     """Read all files and compare them with their SHA-256; damage is a problem that names file and piece."""
     with pool.connection() as conn:
-        files = checkpoint_store.files_of(conn, checkpoint_id)
+        files = stored_files.files_of(conn, checkpoint_id)
     read = sum(len(content) for file in files for content in _contents(settings, checkpoint_id, file))
     return CheckpointVerified(id=checkpoint_id, files=len(files), bytes=read)
 
@@ -103,7 +103,7 @@ def checkpoint_file(
 ) -> Response:
     """One file, whole; its SHA-256 is the ETag. A connection that breaks shows as a body that is too short."""
     with pool.connection() as conn:
-        files = {file.name: file for file in checkpoint_store.files_of(conn, checkpoint_id)}
+        files = {file.name: file for file in stored_files.files_of(conn, checkpoint_id)}
     if name not in files:
         raise KeyholeError(
             ErrorCode.NOT_FOUND,
@@ -123,13 +123,13 @@ def _contents(settings: ServerSettings, checkpoint_id: int, file: StoredFile) ->
     """The file over a connection of its own: a download may last long, and the pool is for short requests."""
     assert settings.database_url is not None  # the pool was opened with it
     with connect(settings.database_url.get_secret_value(), application_name="keyhole-api export") as conn:
-        yield from checkpoint_store.contents(conn, checkpoint_id, file)
+        yield from stored_files.contents(conn, checkpoint_id, file)
 
 
 def _found(conn: Database, checkpoint_id: int) -> CheckpointRow:
     row = checkpoints.get(conn, checkpoint_id)
     if row is None:
-        raise checkpoint_store.no_checkpoint(checkpoint_id)
+        raise stored_files.no_checkpoint(checkpoint_id)
     return row
 
 

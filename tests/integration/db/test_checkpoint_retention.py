@@ -7,7 +7,7 @@ import numpy as np
 import psycopg
 import pytest
 
-from db import checkpoint_store
+from db import stored_files
 from db.repositories import checkpoints
 from services.contracts.training.training import Checkpoints
 from tests.integration.db.stored_checkpoints import new_run, store, write_files
@@ -29,7 +29,7 @@ def kept(conn: psycopg.Connection, tmp_path: Path) -> Keep:
                 checkpoints.tidy(conn, run_id, Checkpoints.model_validate(policy))
         rows = checkpoints.of_run(conn, run_id)
         for row in rows:
-            names = [file.name for file in checkpoint_store.files_of(conn, row.id)]
+            names = [file.name for file in stored_files.files_of(conn, row.id)]
             assert row.resumable == ("resume.safetensors" in names)
         assert sum(row.resumable for row in rows) <= 1 or policy.get("keep_optimizer")
         return {row.step: row.reasons + ["*"] * row.resumable for row in rows}

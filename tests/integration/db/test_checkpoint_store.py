@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from safetensors.numpy import load_file
 
-from db import checkpoint_store, object_store
+from db import checkpoint_store, object_store, stored_files
 from db.checkpoint_pieces import PIECE_BYTES, cuts
 from db.repositories import checkpoints
 from services.contracts.errors import ErrorCode, KeyholeError
@@ -28,7 +28,7 @@ def weights(**changed: np.ndarray) -> dict[str, np.ndarray]:
 
 def downloaded(conn: psycopg.Connection, checkpoint: int, folder: Path) -> Path:
     folder.mkdir()
-    checkpoint_store.download(conn, checkpoint, folder)
+    stored_files.download(conn, checkpoint, folder)
     return folder
 
 
@@ -69,7 +69,7 @@ def test_the_identity_is_that_of_a_folder_with_the_model_files(conn: psycopg.Con
     files = write_files(tmp_path, weights(), resume=b"state")
     uploaded = checkpoint_store.upload(transacting(conn), files, None)
     expected = f"sha256:{folder_sha256(tmp_path, ['config.json', 'model.safetensors'])}"
-    assert checkpoint_store.identity_of(uploaded) == expected
+    assert stored_files.identity_of(uploaded) == expected
 
 
 def test_equal_tensors_of_two_checkpoints_are_stored_once(conn: psycopg.Connection, tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_damage_is_told_with_checkpoint_file_and_piece(
     out = tmp_path / "out"
     out.mkdir()
     with pytest.raises(KeyholeError, match=f"Checkpoint {checkpoint} is damaged: of model.safetensors, piece 3 ") as e:
-        checkpoint_store.download(conn, checkpoint, out)
+        stored_files.download(conn, checkpoint, out)
     assert e.value.code is ErrorCode.CHECKPOINT_DAMAGED
     assert not (out / "model.safetensors").exists(), "no file that looks whole"
 
@@ -185,7 +185,7 @@ def test_nothing_is_visible_before_the_transaction_of_the_caller_commits(
     class Killed(Exception):
         """The process died before its transaction ended."""
 
-    def work(conn: psycopg.Connection, uploaded: list[checkpoint_store.StoredFile]) -> None:
+    def work(conn: psycopg.Connection, uploaded: list[stored_files.StoredFile]) -> None:
         new = checkpoint_store.NewCheckpoint(1, ["last"], {}, "llama", None, False)
         checkpoint_store.commit(conn, run, new, uploaded)
         with database.connect() as other:
@@ -207,7 +207,7 @@ def test_a_step_that_is_stored_again_keeps_its_number_and_gains_reasons_and_file
     row = checkpoints.get(conn, first)
     assert row is not None
     assert (row.reasons, row.validation_loss_nats, row.resumable) == (["interval", "last"], 3.0, True)
-    assert [file.name for file in checkpoint_store.files_of(conn, first)] == [
+    assert [file.name for file in stored_files.files_of(conn, first)] == [
         "config.json",
         "model.safetensors",
         "resume.safetensors",

@@ -8,7 +8,7 @@ import numpy as np
 import psycopg
 import pytest
 
-from db import checkpoint_store, piece_collector
+from db import checkpoint_store, piece_collector, stored_files
 from db.checkpoint_store import NewCheckpoint, PiecesGone
 from db.repositories import checkpoints, jobs
 from services.contracts.states import JobState
@@ -76,7 +76,7 @@ def test_pieces_of_a_deleted_job_go_and_those_that_another_run_shares_stay(
     assert outside is None or objects(outside) == 4
     out = tmp_path / "out"
     out.mkdir()
-    checkpoint_store.download(conn, kept, out)
+    stored_files.download(conn, kept, out)
     assert (out / "model.safetensors").read_bytes() == (tmp_path / "2" / "model.safetensors").read_bytes()
 
 
@@ -86,7 +86,7 @@ def test_a_writer_whose_pieces_were_collected_stores_them_again(
     run, files = new_run(conn), write_files(tmp_path, weights())
     attempts = []
 
-    def work(conn: psycopg.Connection, uploaded: list[checkpoint_store.StoredFile]) -> int:
+    def work(conn: psycopg.Connection, uploaded: list[stored_files.StoredFile]) -> int:
         attempts.append(1)
         if len(attempts) == 1:  # as if an hour had passed between upload and commit
             age(conn)
@@ -109,7 +109,7 @@ def test_a_writer_whose_pieces_were_collected_stores_them_again(
     assert len(attempts) == 2
     out = tmp_path / "out"
     out.mkdir()
-    checkpoint_store.download(conn, checkpoint, out)
+    stored_files.download(conn, checkpoint, out)
     assert (out / "model.safetensors").read_bytes() == files["model.safetensors"].read_bytes()
 
 
@@ -124,7 +124,7 @@ def test_a_reference_that_is_not_committed_yet_holds_the_collector_off(
         assert piece_collector.collect(conn).pieces == 0
     out = tmp_path / "out"
     out.mkdir()
-    checkpoint_store.download(conn, checkpoint, out)  # marked by the collector or not, its bytes are there
+    stored_files.download(conn, checkpoint, out)  # marked by the collector or not, its bytes are there
     assert piece_collector.collect(conn).pieces == 0
     marked = conn.execute("SELECT count(*) FROM keyhole.piece WHERE seen_at IS NULL").fetchone()
     assert marked == (0,), "the collector has seen the reference and given its mark back"
@@ -182,7 +182,7 @@ def test_writers_of_equal_pieces_and_a_hasty_collector_lose_nothing(
     for checkpoint, folder in stored.items():
         out = tmp_path / f"out-{checkpoint}"
         out.mkdir()
-        checkpoint_store.download(conn, checkpoint, out)
+        stored_files.download(conn, checkpoint, out)
         assert (out / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
 
 

@@ -13,7 +13,7 @@ import torch
 import transformers
 from pydantic import SecretStr
 
-from db import checkpoint_store, migrate
+from db import checkpoint_store, migrate, stored_files
 from db.repositories import checkpoints
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
@@ -57,13 +57,13 @@ def settings(database: MigratedDatabase, tmp_path: Path) -> Settings:
 def fetches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Numbers of the checkpoints that were downloaded."""
     seen: list[int] = []
-    download = checkpoint_store.download
+    download = stored_files.download
 
     def counted(conn: psycopg.Connection, checkpoint_id: int, *rest: object) -> None:
         seen.append(checkpoint_id)
         download(conn, checkpoint_id, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(checkpoint_store, "download", counted)
+    monkeypatch.setattr(stored_files, "download", counted)
     yield seen
 
 
@@ -87,8 +87,8 @@ def test_a_model_is_fetched_once_and_again_if_its_folder_was_damaged(
     for _ in range(2):
         with checkpoint_cache.opened(source, identity, settings) as folder:
             assert folder is not None
-            weights = folder / "model.safetensors"
     assert len(fetches) == 1
+    weights = settings.cache / "checkpoints" / identity.removeprefix("sha256:") / "model.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with checkpoint_cache.opened(source, identity, settings):
