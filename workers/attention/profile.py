@@ -98,19 +98,23 @@ class RowFromVectors:
 
 
 def row_from_vectors(inputs: AttentionInputs, position: int) -> RowFromVectors:
-    """H = l − c q·k̄ with k̄ = Σ_j p_j k_j; with a soft cap, which no k̄ goes through, H = l − Σ_j p_j s_j."""
+    """H = l − c q·k̄ with k̄ = Σ_j p_j k_j; with a soft cap, which no k̄ goes through, H = l − Σ_j p_j s_j.
+
+    In float64: the difference of two numbers of the size of the scores would else lose what scores of hundreds leave.
+    """
     place, width = range(position, position + 1), position + 1
-    scores = rows.scores(inputs, place, rows.hidden_keys(inputs, place, width))
+    query = inputs.query[:, :, position:width].double()
+    key, value = inputs.key[:, :, :width].double(), inputs.value[:, :, :width].double()
+    scores = rows.capped_scores(query, key, inputs.scaling, inputs.softcap)
+    hidden = rows.hidden_keys(inputs, place, width)
+    rows.hidden_columns(scores, hidden).masked_fill_(hidden, -torch.inf)
     among_keys = scores.logsumexp(-1)
     shares = torch.exp(scores - among_keys[..., None])
     if inputs.softcap is None:
-        key = rows.at_least_float32(inputs.key[:, :, :width])
         mean_key = rows.grouped_product(shares, key.transpose(-1, -2))
-        query = rows.at_least_float32(inputs.query[:, :, position : position + 1])
         mean_score = inputs.scaling * (query * mean_key).sum(-1)
     else:
         mean_score = (shares * scores.masked_fill(scores.isinf(), 0)).sum(-1)
-    value = rows.at_least_float32(inputs.value[:, :, :width])
     weights = shares * torch.exp(among_keys - rows.with_sinks(among_keys, inputs))[..., None]
     output = rows.grouped_product(weights, value.transpose(-1, -2))
     size = rows.grouped_product(weights, value.norm(dim=-1, keepdim=True).transpose(-1, -2))
