@@ -220,9 +220,8 @@ def test_a_run_killed_at_any_transaction_goes_on_as_if_nothing_had_been(
 def test_a_run_killed_again_and_again_gets_to_its_end(
     conn: Connection, database: MigratedDatabase, settings: Settings
 ) -> None:
-    job_id = submitted(conn, settings, steps=24)
-    whole = submitted(conn, settings, steps=24)
-    for last in (12, 15, 18):
+    job_id, whole = (submitted(conn, settings, steps=24, variants=["sigma_reparam", "natq"]) for _ in range(2))
+    for last in (14, 40, 41):
         served(conn, database, settings, job_id, last=last, committed=False)
     job = jobs.get(conn, job_id)
     assert job is not None
@@ -249,6 +248,8 @@ def test_with_the_optimizer_kept_a_run_goes_on_from_the_middle_of_a_segment(
         found = checkpoints.newest_resumable(conn, run_id)
         if found is not None and found.step % 4:
             break
+        with conn.transaction():
+            jobs.request_cancel(conn, cut)  # it was killed before its first checkpoint
     assert found is not None
     served(conn, database, settings, cut)
     events = conn.execute("SELECT data FROM keyhole.job_event WHERE job_id = %s AND type = 'resumed'", (cut,))

@@ -88,6 +88,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"variants": ["sigma_reparam", "qk_norm"]},
     {"variants": ["shared_softmax"]},
     {"variants": ["sigmoid"]},
+    {"variants": ["natq"]},
     {"dtype": "bfloat16"},
 ]
 
