@@ -126,12 +126,12 @@ def groups(runs: Sequence[Run]) -> list[Group]:
 
 def picker_names(lines: Sequence[RunLine]) -> dict[int, str]:
     """By number of the run: number, name, variant, seed, model."""
-    names = told_apart((line.name for line in lines), _NAME_LETTERS)
+    names = told_apart((_one_line(line.name) for line in lines), _NAME_LETTERS)
     return {
         line.run_id: " · ".join(
             [
                 str(line.run_id),
-                names[line.name],
+                names[_one_line(line.name)],
                 *([line.variant] if line.variant else []),
                 *([f"seed {line.seed}"] if line.seed is not None else []),
                 *([f"lr {line.learning_rate:g}"] if line.learning_rate is not None else []),
@@ -140,6 +140,10 @@ def picker_names(lines: Sequence[RunLine]) -> dict[int, str]:
         )
         for line in lines
     }
+
+
+def _one_line(name: str) -> str:
+    return " ".join(name.split())
 
 
 def _aside(name: str) -> bool:

@@ -32,7 +32,7 @@ def by_step(found: Stability, label: str) -> go.Figure:
             x=[_place(step) for step in steps],
             y=distances,
             mode="lines+markers",
-            name=f"run {figure_text(run, 24)}",
+            name=figure_text(run if run.startswith("run") else f"run {run}", 28),
             line={"color": _RUNS[number % len(_RUNS)], "width": 2},
             text=[f"step {step:,}: {words(value)}" for step, value in zip(steps, distances, strict=True)],
             hovertemplate="%{text}<extra>%{fullData.name}</extra>",

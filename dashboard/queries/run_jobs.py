@@ -1,4 +1,7 @@
-"""Jobs that measured checkpoints of runs. A checkpoint is known by its identity: equal models share their jobs."""
+"""Jobs that measured checkpoints of runs, and alerts about runs.
+
+A checkpoint is known by its identity: equal models share their jobs.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,3 +73,9 @@ def at_the_end(conn: psycopg.Connection, runs: Sequence[int], kind: str) -> list
     """Of those of the runs that have a checkpoint."""
     with conn.cursor(row_factory=class_row(EndOfRun)) as cursor:
         return cursor.execute(AT_THE_END, {"runs": list(runs), "kind": kind}).fetchall()
+
+
+def alerts(conn: psycopg.Connection, run: int) -> int:
+    """How many alerts rules have raised about a run."""
+    row = conn.execute("SELECT count(*) FROM analysis.alert WHERE run_id = %s", (run,)).fetchone()
+    return row[0] if row else 0

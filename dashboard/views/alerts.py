@@ -96,6 +96,7 @@ def _numbered(column: st.delta_generator.DeltaGenerator, label: str, key: str, o
         label,
         [None, *options],
         format_func=lambda number: "any" if number is None else str(number),
+        placeholder="any",
         key=bound["key"],
         on_change=_then_first_page(bound["on_change"]),
     )

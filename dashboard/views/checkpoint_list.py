@@ -86,7 +86,7 @@ def _filters() -> Filters:
             **_paged(url.bind("reason", st.query_params.get("reason"), kept)),
         )
     return Filters(
-        runs=runs,
+        runs=tuple(runs),
         reason=why,
         least_step=_whole(least, "From step", "from"),
         largest_step=_whole(largest, "To step", "to"),

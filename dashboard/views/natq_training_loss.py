@@ -91,6 +91,7 @@ def _ends(chosen: Chosen, runs: Sequence[Run], alike: Sequence[Group]) -> None:
             ),
             "Seeds": st.column_config.TextColumn(alignment="right", help="that came to their last step, of all"),
             "Difference (nats)": st.column_config.TextColumn(alignment="right", help="from the reference"),
+            "Counts from (nats)": st.column_config.TextColumn(alignment="right"),
         },
     )
     for each in differences.values():

@@ -1,6 +1,7 @@
 """Table 5 out of attention_profile jobs of the last checkpoints of runs: means over seeds, beside the article's."""
 
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,7 +29,6 @@ from dashboard.views.attention_profile_model import ARTICLE, ARTICLE_ENTROPY_NAT
 
 KIND = "attention_profile"
 ARTICLE_KEYS = 1024  # context of its model; the article does not tell the lengths it measured
-MOST_COMMANDS = 8
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def table_5(alike: Sequence[Group]) -> None:
     measured = {run: finished[end.job_id] for run, end in ends.items() if end.job_id in finished}
     if not measured:
         st.info("No attention profile of the last checkpoint of these runs yet.", icon=":material/rocket_launch:")
-        _commands([end for end in ends.values() if end.run_id not in measured])
+        _command(alike, [end for end in ends.values() if end.run_id not in measured])
         return
     jobs = list(measured.values())
     local, entropy = _thresholds(jobs)
@@ -70,7 +70,7 @@ def table_5(alike: Sequence[Group]) -> None:
         | {name: st.column_config.TextColumn(alignment="right") for name in shown.columns[1:]},
     )
     _notes(alike, tables, jobs, numbers)
-    _commands([end for end in ends.values() if end.run_id not in measured])
+    _command(alike, [end for end in ends.values() if end.run_id not in measured])
     data = pd.DataFrame(
         [
             {"run_id": run, "step": ends[run].step, "checkpoint_id": ends[run].checkpoint_id, **vars(table)}
@@ -173,14 +173,18 @@ def _notes(
         )
 
 
-def _commands(missing: Sequence[EndOfRun]) -> None:
+def _command(alike: Sequence[Group], missing: Sequence[EndOfRun]) -> None:
+    """One suite over the last checkpoints without a profile, with the data and the length they were trained on."""
     if not missing:
         return
-    st.caption("These commands measure the last checkpoints that have no profile yet; give all the same settings:")
-    lines = [
-        f"keyhole submit attention_profile --model checkpoint:{end.checkpoint_id} --dataset builtin:python-docs"
-        for end in missing[:MOST_COMMANDS]
-    ]
-    if len(missing) > MOST_COMMANDS:
-        lines.append(f"# and {len(missing) - MOST_COMMANDS} more")
-    st.code("\n".join(lines), language="bash")
+    run = alike[0].runs[0]
+    length = run.length or 1024
+    settings = f"--set length={length}" + (f" --set queries.start={length // 4}" if length <= 32 else "")
+    dataset = shlex.quote(run.dataset or "builtin:python-docs")
+    models = " ".join(f"--model checkpoint:{end.checkpoint_id}" for end in missing)
+    st.caption("This command measures the last checkpoints that have no profile yet:")
+    st.code(
+        f"keyhole submit suite --probe attention_profile {models} \\\n  --dataset {dataset} {settings}",
+        language="bash",
+        wrap_lines=True,
+    )

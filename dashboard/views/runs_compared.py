@@ -14,7 +14,7 @@ from dashboard.connection import reading
 from dashboard.downloads import sql_and_data
 from dashboard.formats import NOTHING, count, duration, markdown_text, moment, shortened
 from dashboard.live import RUNS_RENEW_S
-from dashboard.pages import CHECKPOINTS, JOBS, NATQ_TRAINING, RESULTS, RUNS
+from dashboard.pages import ALERTS, CHECKPOINTS, JOBS, NATQ_TRAINING, RESULTS, RUNS
 from dashboard.problems import show
 from dashboard.queries import run_jobs
 from dashboard.queries import runs as run_queries
@@ -86,6 +86,7 @@ def _links(runs: Sequence[Run]) -> None:
     joined = ",".join(map(str, numbers))
     with reading() as conn:
         stability = run_jobs.of_kind(conn, numbers, "pattern_stability")
+        alerts = run_jobs.alerts(conn, numbers[0]) if len(runs) == 1 else 0
     with st.container(horizontal=True, gap="small"):
         if len(runs) == 1 and runs[0].job_id is not None:
             st.page_link(
@@ -100,6 +101,9 @@ def _links(runs: Sequence[Run]) -> None:
                 query_params={"jobs": str(stability[0])},
                 help="distances between the attention patterns of their checkpoints",
             )
+        if len(runs) == 1:
+            label = f"Alerts ({alerts})" if alerts else "Alerts"
+            st.page_link(ALERTS, label=label, icon=":material/notifications:", query_params={"run": joined})
         if len({run.variant for run in runs}) > 1:
             st.page_link(
                 NATQ_TRAINING, label="Variants compared", icon=":material/science:", query_params={"runs": joined}

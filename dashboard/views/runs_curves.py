@@ -24,7 +24,7 @@ RUNS_APART, SEEDS_TOGETHER = "runs", "seeds"
 SHOWN = {RUNS_APART: "each run", SEEDS_TOGETHER: "mean over seeds"}
 AXES = {"step": "by step", "tokens": "by tokens"}
 MODEL = "model"
-_NOTHING = "nothing: the numbers themselves"
+_NOTHING = "nothing"
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,9 @@ def asked_curves(runs: Sequence[Run]) -> Curves | None:
     several = len(runs) > 1
     with reading() as conn:
         layers = max((queries.layer_count(conn, numbers, m.name) for m in metrics if m.of_layers), default=0)
-    widths = [2] * several + [2] + [3] * several + [2] + [1] * bool(layers) + [2]
-    columns = iter(st.columns([*widths, 14 - sum(widths)] if sum(widths) < 13 else widths, vertical_alignment="bottom"))
+    widths = [2] * several + [2] + [3] * several + [2] + [2] * bool(layers) + [2]
+    widths += [13 - sum(widths)] if sum(widths) < 13 else []
+    columns = iter(st.columns(widths, vertical_alignment="bottom"))
     together = False
     if several:
         default = SEEDS_TOGETHER if len(alike) < len(runs) and len(runs) > 4 else RUNS_APART

@@ -28,8 +28,8 @@ FIRST_COMMAND = (
 def sweep_list() -> None:
     st.title("Sweeps")
     st.markdown(
-        "One training in several settings, with several variants and seeds: which setting each variant does best with, "
-        "and whether variants differ by more than seeds do."
+        "One training in several settings, with several variants and seeds: which setting suits each variant best, "
+        "and whether variants differ by more than seeds."
     )
     text = st.text_input("Search", key="text", placeholder="part of the name", bind="query-params") or ""
     with reading() as conn:
@@ -54,6 +54,7 @@ def _list(text: str) -> None:
     selection = st.dataframe(
         _frame(found),
         key="sweep_table",
+        placeholder="–",
         hide_index=True,
         height=rows_height(len(found), at_most=20),
         on_select="rerun",
@@ -61,14 +62,19 @@ def _list(text: str) -> None:
         alt="Sweeps, newest first. Click a row to open the sweep.",
         column_config={
             "Sweep": st.column_config.NumberColumn(format="%d", width=60, pinned=True),
-            "Name": st.column_config.TextColumn(width=300),
+            "Name": st.column_config.TextColumn(width=230),
+            **{
+                name: st.column_config.NumberColumn(width=75)
+                for name in ("Members", "Succeeded", "Failed", "Cancelled")
+            },
+            "Seeds": st.column_config.NumberColumn(width=55),
             "Progress": st.column_config.ProgressColumn(
-                format="%.0f %%", min_value=0, max_value=100, width=110, help="share of all steps done"
+                format="%.0f %%", min_value=0, max_value=100, width=100, help="share of all steps done"
             ),
-            "Variants": st.column_config.TextColumn(width=200),
-            "Axes": st.column_config.TextColumn(width=220),
-            "Lowest": st.column_config.NumberColumn(format="%.4f", help="lowest final validation loss, nats"),
-            "Submitted": st.column_config.DatetimeColumn(format="distance", width=130),
+            "Variants": st.column_config.TextColumn(width=110),
+            "Axes": st.column_config.TextColumn(width=180),
+            "Lowest": st.column_config.NumberColumn(format="%.4f", width=70, help="lowest final validation loss, nats"),
+            "Submitted": st.column_config.DatetimeColumn(format="distance", width=120),
         },
     )["selection"]
     if selection["cells"] and selection["cells"][0][0] < len(found):

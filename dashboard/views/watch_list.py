@@ -50,7 +50,7 @@ def frame(watches: Sequence[WatchLine]) -> pd.DataFrame:
             "State": [[_state(watch)] for watch in watches],
             "Name": [shortened(" ".join(watch.name.split()), 34) for watch in watches],
             "Target": [shortened(watch.target, 40, head_share=0.3) for watch in watches],
-            "Rules": [shortened("; ".join(rule_text(rule) for rule in watch.rules), 60, 0.9) for watch in watches],
+            "Rules": [shortened("; ".join(rule_text(rule) for rule in watch.rules), 46, 0.9) for watch in watches],
             "Checkpoints": [f"{watch.judged}/{watch.models}" for watch in watches],
             "Alerts": [watch.alerts for watch in watches],
             "New": [watch.unseen for watch in watches],
@@ -64,14 +64,14 @@ _column = st.column_config
 COLUMNS: dict[str, Any] = {
     "Watch": _column.NumberColumn(format="%d", width=60, pinned=True),
     "State": _column.MultiselectColumn(width=85, options=[LOOKS, ENDED, PROBLEM], color=["green", "gray", "orange"]),
-    "Name": _column.TextColumn(width=210),
+    "Name": _column.TextColumn(width=190),
     "Target": _column.TextColumn(width=180),
-    "Rules": _column.TextColumn(width=330),
+    "Rules": _column.TextColumn(width=300),
     "Checkpoints": _column.TextColumn(width=95, help="judged, of those seen", alignment="right"),
     "Alerts": _column.NumberColumn(format="localized", width=65),
     "New": _column.NumberColumn(format="localized", width=55, help="alerts that nobody has acknowledged"),
     "Met now": _column.NumberColumn(format="localized", width=80, help="heads, layers and matrices"),
-    "Looked": _column.DatetimeColumn(format="distance", width=110),
+    "Looked": _column.DatetimeColumn(format="distance", width=140),
 }
 
 
@@ -145,7 +145,7 @@ def _facts(watch: WatchLine) -> list[str]:
     if watch.has_webhook:
         facts.append("posts to a webhook")
     if watch.failed:
-        facts.append(f"{count(watch.failed)} checkpoints without all results")
+        facts.append(f"{count(watch.failed)} checkpoint{'s' if watch.failed > 1 else ''} without all results")
     by = f" by {markdown_text(watch.submitted_by)}" if watch.submitted_by else ""
     facts.append(f"submitted {moment(watch.created_at)}{by}")
     if watch.looked_at is not None:

@@ -1,4 +1,4 @@
-"""The dashboard in a real browser: from the list of jobs to one job, its result, and one head of it."""
+"""The dashboard in a real browser: from jobs to one result and one head of it, and from runs to their comparison."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.conftest import MigratedDatabase
-from tests.integration.dashboard import samples
+from tests.integration.dashboard import samples, training_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM, CHROMEDRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
@@ -117,6 +117,32 @@ def test_a_viewer_clicks_from_the_jobs_to_a_result_and_a_head(
 
     foreign = [entry["message"] for entry in browser.get_log("browser") if "127.0.0.1" not in entry["message"]]
     assert [message for message in foreign if "net::ERR" in message] == []  # nothing is fetched from elsewhere
+
+
+def test_a_viewer_ticks_runs_compares_them_and_opens_one(
+    browser: webdriver.Chrome, dashboard: str, database: MigratedDatabase
+) -> None:
+    with database.connect() as conn:
+        control, natq, _ = (training_rows.insert(conn, *run) for run in (("control", 0), ("natq", 0), ("control", 1)))
+
+    browser.get(f"{dashboard}/runs")
+    table = _found(browser, lambda: browser.find_element(By.CSS_SELECTOR, '[data-testid="stDataFrame"] canvas'))
+    for row in (1, 2):  # the newest stands first
+        _click_at(browser, table, x=16, y=38 + 36 * row + 18)
+    _found(browser, lambda: _with_text(browser, "button", "Compare 2 chosen")).click()
+    _found(browser, lambda: _with_text(browser, "h1", "2 runs"))
+    assert browser.current_url.endswith(f"runs?runs={control}%2C{natq}")
+    names = _found(browser, lambda: browser.find_elements(By.CSS_SELECTOR, ".js-plotly-plot .legendtext"))
+    assert [name.get_attribute("data-unformatted") for name in names[:2]] == [
+        f"run {control} · control · seed 0",
+        f"run {natq} · natq · seed 0",
+    ]
+
+    _found(browser, lambda: _with_text(browser, "a", "All runs")).click()
+    _found(browser, lambda: _with_text(browser, "h1", "Runs"))
+    table = _found(browser, lambda: browser.find_element(By.CSS_SELECTOR, '[data-testid="stDataFrame"] canvas'))
+    _click_at(browser, table, x=300, y=38 + 36 + 18)
+    _found(browser, lambda: _with_text(browser, "h1", f"Run {natq}"))
 
 
 def _found(browser: webdriver.Chrome, look: Callable[[], Any]) -> Any:

@@ -77,3 +77,16 @@ def test_markdown_in_user_text_is_escaped_and_code_in_our_hints_is_kept() -> Non
     for sign in "*[]()<>:$#":
         assert escaped.count(sign) == escaped.count("\\" + sign)
     assert formats.markdown_words("Run `keyhole up` *now*") == r"Run `keyhole up` \*now\*"
+
+
+def test_bytes_come_with_three_digits_and_the_unit_that_fits() -> None:
+    sizes = (0, 999, 4_210, 17_000_000, 240_000_000, 1_630_000_000, 10**12)
+    assert [formats.byte_size(size) for size in sizes] == [
+        "0 B",
+        "999 B",
+        "4.21 kB",
+        "17.0 MB",
+        "240 MB",
+        "1.63 GB",
+        "1.00 TB",
+    ]

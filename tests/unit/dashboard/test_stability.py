@@ -4,8 +4,8 @@ from itertools import combinations
 
 import pytest
 
-from dashboard.stability import Checkpoint, between, last_of_runs, stability, words
-from dashboard.views.pattern_stability_runs import statement
+from dashboard.stability import Checkpoint, between, by_run_and_step, last_of_runs, stability, words
+from dashboard.views.pattern_stability_runs import runs_against_steps, statement
 
 RUNS = [
     Checkpoint(3 * r + n, run, step, f"path:{run}/{step}")
@@ -67,3 +67,23 @@ def test_distances_in_words_keep_two_digits_however_small() -> None:
         "–",
         "–",
     ]
+
+
+def test_steps_are_told_one_by_one_beside_what_runs_differ_by() -> None:
+    table = distances({0: 0.5, 100: 0.1}, 0.3)
+    table[3, 5] = 0.7  # run b at step 0 from its end
+    found = stability(RUNS, table)
+    assert [(each.step, each.runs) for each in found.steps] == [(0, 2), (100, 2)]
+    assert (found.steps[0].mean_to_end, found.steps[0].farthest_to_end) == (pytest.approx(0.6), 0.7)
+    assert found.steps[1].between_runs == pytest.approx(0.3)
+
+
+def test_runs_differ_more_than_steps_or_not() -> None:
+    assert "differ more than steps" in runs_against_steps(stability(RUNS, distances({0: 0.1, 100: 0.1}, 0.3)))
+    assert "differ no more than steps" in runs_against_steps(stability(RUNS, distances({0: 0.5, 100: 0.5}, 0.3)))
+    assert runs_against_steps(stability(RUNS[:3], distances({0: 0.1, 100: 0.1}, 0.3))) == ""
+
+
+def test_run_9_stands_before_run_10() -> None:
+    shuffled = [Checkpoint(0, "run 10", 0, ""), Checkpoint(1, "run 9", 500, ""), Checkpoint(2, "run 9", 0, "")]
+    assert [each.number for each in sorted(shuffled, key=by_run_and_step)] == [2, 1, 0]
