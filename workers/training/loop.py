@@ -7,6 +7,7 @@ each pass adds its sum of losses divided by the number of the whole step's.
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ class Taken:
     gradient_norm: Float[Tensor, ""]  # before clipping
 
 
-def arithmetic(device: str, dtype: str) -> AbstractContextManager[None]:
+def arithmetic(device: str, dtype: str) -> AbstractContextManager[Any]:
     """Autocast for bfloat16 passes of float32 weights; nothing for float32."""
     if dtype == "float32":
         return nullcontext()
