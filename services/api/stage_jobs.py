@@ -107,9 +107,9 @@ def _told(item: SuiteItem, made: JobCreateFields, source: str | None) -> str:
     The model by the end of its source, a revision's name: the job itself has its commit.
     """
     parts = [item.label] if item.label else []
-    if isinstance(made.parameters, TrainingParameters) and not parts:
-        parts = [made.parameters.variant, f"seed {made.parameters.seed}"]
-    if source is not None and (not item.model or parts):
+    if isinstance(made.parameters, TrainingParameters):
+        parts = [item.label or made.parameters.variant, f"seed {made.parameters.seed}"]
+    if source is not None and (not item.model or (parts and not item.label)):
         parts.append(source[-77:])
     return ", ".join(parts)[:197]
 

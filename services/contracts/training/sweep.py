@@ -115,8 +115,8 @@ class Member:
 
     @property
     def label(self) -> str:
-        """What the member is, in words: ``natq, learning_rate 0.001, weight_decay 0.1, seed 0``."""
-        return ", ".join([self.variant, *settings_in_words(self.setting), f"seed {self.seed}"])
+        """What the member is but for its seed, in words: ``natq, learning_rate 0.001, weight_decay 0.1``."""
+        return ", ".join([self.variant, *settings_in_words(self.setting)])
 
 
 class Sweep(BaseModel):

@@ -35,7 +35,7 @@ def test_a_grid_is_every_setting_of_every_variant_for_one_seed_after_another():
         "seed": 3,
         "optimizer": {"learning_rate": 0.001, "weight_decay": 0.0},
     }
-    assert members[1].label == "natq, learning_rate 0.001, weight_decay 0.0, seed 3"
+    assert members[1].label == "natq, learning_rate 0.001, weight_decay 0.0"
 
 
 def test_values_are_placed_among_what_all_members_share():
