@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
+from queue import LifoQueue
 from typing import Any, Protocol, TypeVar
 
 import psycopg
@@ -20,7 +20,7 @@ from psycopg import Connection
 from psycopg.types.json import Jsonb
 
 from db import object_store, piece_storage
-from db.checkpoint_pieces import HASHING, CutFile, Piece
+from db.checkpoint_pieces import BATCH_BYTES, HASHING, CutFile, Piece
 from db.stored_files import StoredFile, identity_of
 
 _UPLOADS = 3  # of one checkpoint, before giving up
@@ -57,19 +57,25 @@ def upload(
     """
     if store:
         object_store.require_usable(store)
-    free: SimpleQueue[Transact] = SimpleQueue()
-    for each in (transact, *beside):
+    free: LifoQueue[Transact] = LifoQueue()  # so that further connections are used, and made, only where they are due
+    for each in (*beside, transact):
         free.put(each)
-    stored, sent = [], deque()
+    stored, waiting, sent = [], [], deque()
     with ThreadPoolExecutor(HASHING) as hashing, ThreadPoolExecutor(1 + len(beside)) as sending:
         for name, path in files.items():
             file, pieces = CutFile(path, hashing), []
             for batch in file.batches():
-                sent.append(sending.submit(_put, free, batch, store))
                 pieces += [piece.sha256 for piece in batch]
+                waiting += batch
+                if sum(len(piece.content) for piece in waiting) < BATCH_BYTES // 2:
+                    continue  # small files go together
+                sent.append(sending.submit(_put, free, waiting, store))
+                waiting = []
                 if len(sent) > 1 + len(beside):  # one more than are under way
                     sent.popleft().result()
             stored.append(StoredFile(name, file.size, file.sha256, tuple(pieces)))
+        if waiting:
+            sent.append(sending.submit(_put, free, waiting, store))
         for each in sent:
             each.result()
     return stored
@@ -112,7 +118,7 @@ def stored(
     return transact(lambda conn: work(conn, uploaded))
 
 
-def _put(free: "SimpleQueue[Transact]", batch: Sequence[Piece], store: str | None) -> None:
+def _put(free: "LifoQueue[Transact]", batch: Sequence[Piece], store: str | None) -> None:
     transact = free.get()
     try:
         while not _done(transact, batch, store):

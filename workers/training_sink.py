@@ -7,6 +7,7 @@ that the run goes on from: whoever lost the claim meanwhile writes nothing any m
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from psycopg import Connection
@@ -125,7 +126,8 @@ class DatabaseSink:
             if resumable:
                 files[state.FILE] = folder / state.FILE
                 self._trainer.write_state(files[state.FILE], self._surroundings)
-            checkpoint_store.stored(self._ledger.transact, files, self._store, work)
+            with closing(self._ledger.another()) as second:  # connects only if there is much to send
+                checkpoint_store.stored(self._ledger.transact, files, self._store, work, [second.transact])
 
     def _fenced(self, work: Callable[[Connection], None]) -> None:
         def write(conn: Connection) -> None:
