@@ -167,13 +167,19 @@ def begin_poll(conn: Connection, watch_id: int, every_s: float) -> bool:
 
 
 def wake(conn: Connection) -> None:
-    """Let watches look again that ended with their runs, where one of these has been queued again."""
+    """Let watches look again that ended with their runs, where a run, or a probe that had failed, is queued again."""
     conn.execute(
         """
-        UPDATE keyhole.watch SET active = true, ended = NULL
-        FROM keyhole.watch_run JOIN keyhole.run ON run.id = run_id JOIN keyhole.job ON job.id = job_id
-        WHERE job.queue = 'training' AND job.state IN ('queued', 'running')
-          AND watch.id = watch_id AND NOT watch.active AND watch.ended = %s
+        WITH queued AS (
+            SELECT watch_id FROM keyhole.watch_run JOIN keyhole.run ON run.id = run_id JOIN keyhole.job ON job.id = job_id
+            WHERE job.queue = 'training' AND job.state IN ('queued', 'running')
+            UNION
+            SELECT watch_id FROM keyhole.watch_model JOIN keyhole.suite_job USING (suite_id)
+            JOIN keyhole.job ON job.id = job_id
+            WHERE watch_model.problem IS NOT NULL AND job.state IN ('queued', 'running')
+        )
+        UPDATE keyhole.watch SET active = true, ended = NULL FROM queued
+        WHERE watch.id = queued.watch_id AND NOT watch.active AND watch.ended = %s
         """,
         (ENDED_WITH_RUNS,),
     )

@@ -241,8 +241,13 @@ def test_a_probe_that_failed_is_told_and_judged_when_it_has_been_tried_again(wat
     (seen,) = watched.watch(watch["id"])["newest"]
     assert seen["judged"]
     assert seen["problem"] == f"job {job['id']} (attention_profile) failed: No memory is left."
+    end(watched, run_id)
+    watched.look()
+    assert not watched.watch(watch["id"])["active"]
     with watched.conn.transaction():
         jobs.retry(watched.conn, job["id"])
+    watched.look()
+    assert watched.watch(watch["id"])["active"]
     finish(watched.conn, job["id"], entropies(0.1))
     watched.look()
     (seen,) = watched.watch(watch["id"])["newest"]
