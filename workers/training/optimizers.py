@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Muon, Optimizer
 from torch.optim import AdamW as TorchAdamW
@@ -21,7 +22,22 @@ from services.contracts.training.optimizers import Muon as MuonOptions
 from services.contracts.training.optimizers import Optimizer as Options
 from services.contracts.training.optimizers import Sgd as SgdOptions
 
+_DECAY = "keyhole_weight_decay"  # torch has a flag of the name decoupled_weight_decay
 _TOP = "top_learning_rate"  # of a group: what the schedule's factor is multiplied with
+
+
+class _Sgd(SGD):
+    """SGD whose weight decay is decoupled, as AdamW's is: torch adds it to the gradient, and so to the momentum."""
+
+    def __init__(self, groups: list[dict[str, Any]], **options: Any) -> None:
+        super().__init__([{**group, "weight_decay": 0.0, _DECAY: group["weight_decay"]} for group in groups], **options)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"] if group[_DECAY] else ():
+                parameter.mul_(1 - group["lr"] * group[_DECAY])
+        return super().step(closure)
 
 
 def build(model: PreTrainedModel, optimizer: Options) -> list[Optimizer]:
@@ -33,7 +49,7 @@ def build(model: PreTrainedModel, optimizer: Options) -> list[Optimizer]:
             betas = (optimizer.beta1, optimizer.beta2)
             return [TorchAdamW(everything, betas=betas, eps=optimizer.epsilon, fused=_fused(model))]
         case SgdOptions():
-            return [SGD(everything, momentum=optimizer.momentum, fused=_fused(model))]
+            return [_Sgd(everything, momentum=optimizer.momentum, fused=_fused(model))]
         case MuonOptions():
             return _muon(model, matrices, others, optimizer)
 

@@ -53,6 +53,10 @@ def _factors(options: Any) -> tuple[float, ...]:
     return FACTORS[:2] if options.name == "muon" else FACTORS
 
 
+def _decay_of(group: dict[str, Any]) -> float:
+    return group.get("keyhole_weight_decay", group["weight_decay"])
+
+
 def _is_matrix(name: str, parameter: Tensor) -> bool:
     return parameter.ndim == 2 and not any(part in name for part in ("wte", "wpe", "embed", "lm_head"))
 
@@ -69,9 +73,9 @@ def _by_hand(model: PreTrainedModel, options: Any) -> dict[str, Tensor]:
             decay = options.weight_decay if matrix else 0.0
             with torch.no_grad():
                 if options.name == "sgd":
-                    gradient = gradient + decay * parameter
                     kept = state.setdefault(name, [torch.zeros_like(parameter)])
                     kept[0] = options.momentum * kept[0] + gradient
+                    parameter *= 1 - options.learning_rate * factor * decay
                     parameter -= options.learning_rate * factor * kept[0]
                 elif options.name == "muon" and matrix:
                     kept = state.setdefault(name, [torch.zeros_like(parameter)])
@@ -127,7 +131,7 @@ def test_every_parameter_is_taken_once_and_only_matrices_decay(family: str, opti
     groups = [group for each in optimizers.build(model, options) for group in each.param_groups]
     taken = [id(parameter) for group in groups for parameter in group["params"]]
     assert sorted(taken) == sorted(id(parameter) for parameter in model.parameters())
-    decayed = {id(parameter) for group in groups if group["weight_decay"] for parameter in group["params"]}
+    decayed = {id(parameter) for group in groups if _decay_of(group) for parameter in group["params"]}
     embeddings = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
     assert embeddings.isdisjoint(decayed)
     for name, parameter in model.named_parameters():
