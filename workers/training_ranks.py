@@ -52,7 +52,7 @@ def follow(ranks: Ranks, device: str, settings: Settings) -> None:
     checkpoint = told["checkpoint"] and Path(told["checkpoint"])
     trainer = assembly.assembled(order, checkpoint, device, settings, ranks=ranks).trainer
     ranks.wait()
-    sink = _Silent()
+    sink = Silent()
     while (told := ranks.told())["do"] != "end":
         try:
             if told["do"] == "begin":
@@ -63,7 +63,7 @@ def follow(ranks: Ranks, device: str, settings: Settings) -> None:
             return
 
 
-class _Silent:
+class Silent:
     """A sink; what the first rank tells is of all of them."""
 
     def measured(self, metrics: Sequence[Metric], matrices: Sequence[Matrix]) -> None: ...
