@@ -82,7 +82,7 @@ async def _post(url: str, body: bytes, settings: Settings) -> None:
 
 def signature(body: bytes, settings: Settings, now: int | None = None) -> dict[str, str]:
     """The headers that prove who posted; none without a secret. ``now`` is in seconds of the epoch."""
-    if settings.webhook_secret is None:
+    if settings.webhook_secret is None or not settings.webhook_secret.get_secret_value():
         return {}
     stamp = str(int(time.time()) if now is None else now)
     secret = settings.webhook_secret.get_secret_value().encode()
