@@ -27,6 +27,7 @@ from workers.tasks import announce
 log = structlog.get_logger()
 _LOCK = 0x4B45594844  # one reconciler at a time; any number that nothing else uses
 _HOUSEKEEPING_EVERY_S = 60.0
+_COLLECTING_EVERY = 10  # rounds of housekeeping: finding unwanted pieces reads the index of all
 
 
 def reconcile(conn: Connection, configuration: Settings) -> None:
@@ -83,15 +84,16 @@ def _announce_waiting(conn: Connection, hint_s: float) -> None:
 
 def keep_house(url: str, stop: threading.Event) -> None:
     """Free the storage of deleted jobs and checkpoints, and merge small old partitions, beside the rounds."""
+    rounds = 0
     while not stop.wait(_HOUSEKEEPING_EVERY_S):
+        rounds += 1
         try:
             with connect(url) as conn:
                 if changes := merging.tidy(conn):
                     log.info("partitions tidied", changes=changes)
                 if removed := checkpoints.remove_unwanted(conn):
                     log.info("checkpoints removed", checkpoints=removed)
-                collected = piece_collector.collect(conn)
-                if collected.pieces:
+                if rounds % _COLLECTING_EVERY == 0 and (collected := piece_collector.collect(conn)).pieces:
                     log.info("pieces of checkpoints removed", pieces=collected.pieces, bytes=collected.bytes)
         except (psycopg.Error, KeyholeError) as error:
             log.warning("housekeeping waits", error=str(error).strip())
