@@ -157,3 +157,30 @@ def test_weights_are_vetted_again_after_the_download(endpoint: str, tmp_path: Pa
     refusal = _ask(LOAD.format("hf:org/data", "hf:org/cut"), tmp_path, endpoint)
     assert refusal["code"] == "model_refused"
     assert "safetensors" in refusal["message"]
+
+
+TRAINING = """(lambda data, parameters: (lambda found: [
+    len(found.training), found.identity, found.tokenizer.decode(found.validation[0]),
+    found.tokenizer.decode(data.sequences_of_step(found, parameters, 3)[0]),
+    max(json.loads(path.read_text())["documents"] for path in settings.cache.glob("token-streams/*.json"))])(
+    data.prepare("hf:org/data", parameters, model_tokenizer=None, vocabulary_size=300, settings=settings)))(
+    __import__("workers.training.data").training.data,
+    __import__("services.contracts.training.training").contracts.training.training.TrainingParameters.model_validate(
+        {{"length": 50, "sequences_per_step": 2, "steps": {steps}, "data":
+          {{"validation_sequences": 4, "tokenizer": "hf:org/good"}}}}))"""
+
+
+def test_a_training_streams_no_more_than_its_steps_need_and_takes_a_tokenizer_without_the_weights(
+    repositories: Path, endpoint: str, tmp_path: Path
+) -> None:
+    sequences, identity, held_out, trained, documents = _ask(TRAINING.format(steps=5), tmp_path, endpoint)
+    assert sequences == 10
+    assert identity == f"hf:org/data?revision={commit_of(repositories / 'datasets' / 'org' / 'data')}"
+    assert held_out == ("document 0 " * 30)[:50]  # one byte a token
+    assert trained.count("document") > 2
+    assert documents < 5  # of 50; each has 331 tokens and more, and 700 are needed
+    assert not list((tmp_path / "hf").rglob("*.safetensors"))
+    longer = _ask(TRAINING.format(steps=100), tmp_path, endpoint)
+    assert longer[0] == 200
+    assert longer[2] == held_out
+    assert longer[4] > 25
