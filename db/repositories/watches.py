@@ -171,7 +171,8 @@ def wake(conn: Connection) -> None:
     conn.execute(
         """
         WITH queued AS (
-            SELECT watch_id FROM keyhole.watch_run JOIN keyhole.run ON run.id = run_id JOIN keyhole.job ON job.id = job_id
+            SELECT watch_id FROM keyhole.watch_run JOIN keyhole.run ON run.id = run_id
+            JOIN keyhole.job ON job.id = job_id
             WHERE job.queue = 'training' AND job.state IN ('queued', 'running')
             UNION
             SELECT watch_id FROM keyhole.watch_model JOIN keyhole.suite_job USING (suite_id)
