@@ -40,8 +40,8 @@ class Solver:
 
     method: Literal["exact", "cg"]
     damping: float = 0.1
-    tolerance: float = 0.01  # of the residual over λ‖x‖, which bounds the relative error of x
-    iterations: int = 24  # at most so many a row
+    tolerance: float = 0.03  # of the residual over λ‖x‖, which bounds the relative error of x
+    iterations: int = 48  # at most so many a row
     fallback: bool = True  # whether rows that are not done by then are solved exactly
 
 

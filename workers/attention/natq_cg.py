@@ -10,6 +10,9 @@ The residual that is compared with the tolerance is ‖r‖ / (damping·‖x‖)
 the damping, so it is a bound on the relative error of x; relative to ‖g‖ the same residual says little (measured on
 SmolLM2-135M: at ‖r‖ = 0.01 ‖g‖ the median error was 9 %). Rows that are done stand still, and leave the block once
 enough of them have: each row's steps are its own.
+
+Beside the two products a step is a dozen operations on vectors, which count: what is written is written in place, and
+whether rows are done is looked at every few steps only.
 """
 
 from dataclasses import dataclass
@@ -18,11 +21,12 @@ import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
-from workers.attention.natq_rows import FisherRows, only
+from workers.attention.natq_rows import FisherRows, gathered
 
 # A block is packed anew when at most this share of its rows is not done (measured: 0.6 to 0.9 alike).
-PACKED_SHARE = 0.75
-# How often a GPU is asked how many rows are left, in steps: each time the CPU waits for it (assumed).
+PACKED_SHARE = 0.7
+# How often rows are looked at, in steps. On a GPU the CPU waits for the answer (assumed).
+CPU_ASKED_EVERY = 2
 GPU_ASKED_EVERY = 4
 
 
@@ -34,109 +38,113 @@ class Solution:
     done: Bool[Tensor, "problem row"]  # the residual is within the tolerance, or there was nothing to solve
 
 
-class Product:
-    """x ↦ F x for the rows of a block, with room of its own for what lies between the two products."""
-
-    def __init__(self, block: FisherRows) -> None:
-        ones = block.key.new_ones(*block.key.shape[:2], 1)
-        self._block = block
-        self._keys = torch.cat([block.key, ones], -1).mT.contiguous()
-        self._between = torch.empty_like(block.weights)
-        self._vectors = block.mean.new_empty(*block.mean.shape[:2], block.mean.shape[-1] + 1)
-        self._heaviest = -block.weights.gather(-1, block.top)
-
-    def packed(self, block: FisherRows) -> "Product":
-        """The same for some of the rows, in the same room."""
-        fewer = object.__new__(Product)
-        rows = block.weights.shape[1]
-        fewer._block, fewer._keys = block, self._keys
-        fewer._between = _front(self._between, block.weights.shape)
-        fewer._vectors = self._vectors[:, :rows] if len(block.key) == 1 else torch.empty_like(self._vectors[:, :rows])
-        fewer._heaviest = -block.weights.gather(-1, block.top)
-        return fewer
-
-    def __call__(self, x: Float[Tensor, "problem row d"]) -> Float[Tensor, "problem row d"]:
-        block, between = self._block, self._between
-        mean = (block.mean * x).sum(-1, keepdim=True).neg_()
-        of_top = (block.departure * x).sum(-1, keepdim=True).mul_(self._heaviest)
-        if block.slopes is None:
-            torch.cat([x, mean], -1, out=self._vectors)
-            torch.bmm(self._vectors, self._keys, out=between)
-        else:
-            torch.bmm(x, self._keys[:, :-1], out=between)
-            between.mul_(block.slopes).add_(mean)
-        between.mul_(block.weights).scatter_(-1, block.top, of_top)
-        if block.slopes is not None:
-            between.mul_(block.slopes)
-        return between @ block.key
-
-
 def solve(
     block: FisherRows, gradient: Float[Tensor, "problem row d"], damping: float, tolerance: float, limit: int
 ) -> Solution:
     """At most ``limit`` steps a row. Gradients should have norm 1, or 0, which like F = 0 leaves x = 0 without a step.
 
-    A row stands still, and is not done, when the curvature along its direction is not positive: rounding has
-    outgrown what is left of it.
+    A row stands still, done or not, when its residual is rounding error, or when the curvature along its direction is
+    not positive: rounding has outgrown what is left of it.
     """
-    problems, height = gradient.shape[:2]
     found = Solution(
         x=torch.zeros_like(gradient),
-        residual=gradient.new_full((problems, height), torch.inf),
-        steps=torch.zeros(problems, height, dtype=torch.int32, device=gradient.device),
+        residual=torch.full_like(gradient[..., 0], torch.inf),
+        steps=torch.zeros(gradient.shape[:2], dtype=torch.int32, device=gradient.device),
         done=(gradient.square().sum(-1) == 0) | block.flat,
     )
-    asked_every = 1 if gradient.device.type == "cpu" else GPU_ASKED_EVERY
-    product, place = Product(block), None
-    x, r, p = found.x, gradient.clone(), gradient.clone()
-    rr = r.square().sum(-1)
-    active, steps, residual = ~found.done, found.steps, found.residual
-
-    for step in range(limit):
-        if step % asked_every == 0:
-            left = int(active.sum(-1).max())
-            if left == 0:
-                break
-            if left <= PACKED_SHARE * active.shape[1]:
-                _store(found, place, x, residual, steps)
-                chosen = active.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[:, :left]
-                place = chosen if place is None else place.gather(1, chosen)
-                block = only(block, chosen)
-                product = product.packed(block)
-                x, r, p = (_rows_of(tensor, chosen) for tensor in (x, r, p))
-                rr, active, steps, residual = (tensor.gather(1, chosen) for tensor in (rr, active, steps, residual))
-        fp = product(p).add_(p, alpha=damping)
-        curvature = (p * fp).sum(-1)
-        active = active & (curvature > 0)
-        length = torch.where(active, rr / curvature, 0)[..., None]
-        x.addcmul_(p, length)
-        r.addcmul_(fp, length, value=-1)
-        square = torch.where(active, r.norm(dim=-1).square_(), rr)
-        p = torch.addcmul(r, p, torch.where(active, square / rr, 0)[..., None])
-        rr = square
-        steps += active
-        residual = torch.where(active, rr.sqrt() / (x.norm(dim=-1) * damping), residual)
-        active = active & (residual > tolerance)
-    _store(found, place, x, residual, steps)
+    asked_every = CPU_ASKED_EVERY if gradient.device.type == "cpu" else GPU_ASKED_EVERY
+    rows = _Rows(block, gradient, ~found.done)
+    enough = damping * max(tolerance, torch.finfo(gradient.dtype).eps)
+    place, taken = None, 0
+    while taken < limit:
+        left = int(rows.active.sum(-1).max())
+        if left == 0:
+            break
+        if left <= PACKED_SHARE * rows.active.shape[1]:
+            _store(found, place, rows, damping)
+            chosen = rows.active.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[:, :left]
+            place = chosen if place is None else place.gather(1, chosen)
+            rows.keep(chosen)
+        several = min(asked_every, limit - taken)
+        for _ in range(several):
+            rows.step(damping)
+        taken += several
+        rows.look(several, enough)
+    _store(found, place, rows, damping)
     return Solution(found.x, found.residual, found.steps, found.done | (found.residual <= tolerance))
 
 
-def _store(found: Solution, place: Tensor | None, x: Tensor, residual: Tensor, steps: Tensor) -> None:
-    """Put what the rows of a packed block have come to where they stood in the whole one."""
+class _Rows:
+    """The rows that are left of a block, and where conjugate gradients have taken them."""
+
+    def __init__(self, block: FisherRows, gradient: Tensor, active: Tensor) -> None:
+        ones = torch.ones_like(block.key[..., :1])
+        self._key = block.key
+        self._keys = torch.cat([block.key, ones], -1).mT.contiguous()
+        self._weights, self._slopes, self._top = block.weights, block.slopes, block.top
+        # against x these give −m and, of the top key, a (u − m)
+        self._fixed = torch.stack([-block.mean, -block.weights.gather(-1, block.top) * block.departure])
+        self._between = torch.empty_like(block.weights)
+        self._direction = torch.nn.functional.pad(gradient, (0, 1))  # p, and room for −m
+        self._image = torch.empty_like(gradient)
+        self.x, self.r = torch.zeros_like(gradient), gradient.clone()
+        self._rr = gradient.square().sum(-1)
+        self.active = active
+        self.steps = torch.zeros(active.shape, dtype=torch.int32, device=active.device)
+
+    def step(self, damping: float) -> None:
+        """One step of every row that is active."""
+        p = self._direction[..., :-1]
+        image = self._product(p, damping)
+        curvature = (p * image).sum(-1)
+        self.active &= curvature > 0
+        length = torch.where(self.active, self._rr / curvature, 0)[..., None]
+        self.x.addcmul_(p, length)
+        self.r.addcmul_(image, length, value=-1)
+        rr = self.r.norm(dim=-1).square_()
+        torch.addcmul(self.r, p, torch.where(self.active, rr / self._rr, 0)[..., None], out=p)
+        self._rr = rr
+
+    def look(self, taken: int, enough: float) -> None:
+        """After ``taken`` steps: rows whose ‖r‖ / ‖x‖ is no more than enough are not active any longer."""
+        self.steps.add_(self.active, alpha=taken)
+        self.active &= self._rr > self.x.norm(dim=-1).mul_(enough).square_()
+
+    def _product(self, p: Float[Tensor, "problem row d"], damping: float) -> Float[Tensor, "problem row d"]:
+        """(F + damping·I) p."""
+        between = self._between
+        mean, of_top = (self._fixed * p).sum(-1, keepdim=True)
+        if self._slopes is None:
+            self._direction[..., -1:] = mean
+            torch.bmm(self._direction, self._keys, out=between)
+            between.mul_(self._weights).scatter_(-1, self._top, of_top)
+        else:
+            torch.bmm(p, self._keys[:, :-1], out=between)
+            between.mul_(self._slopes).add_(mean).mul_(self._weights).scatter_(-1, self._top, of_top)
+            between.mul_(self._slopes)
+        return torch.baddbmm(p, between, self._key, beta=damping, out=self._image)
+
+    def keep(self, chosen: Integer[Tensor, "problem some"]) -> None:
+        """Leave the other rows."""
+        self._weights = gathered(self._weights, chosen)
+        self._slopes = None if self._slopes is None else gathered(self._slopes, chosen)
+        self._top, self._direction = gathered(self._top, chosen), gathered(self._direction, chosen)
+        self._fixed = torch.stack([gathered(each, chosen) for each in self._fixed])
+        self.x, self.r = gathered(self.x, chosen), gathered(self.r, chosen)
+        self._rr, self.steps, self.active = (each.gather(1, chosen) for each in (self._rr, self.steps, self.active))
+        self._between = self._between.flatten()[: self._weights.numel()].view(self._weights.shape)
+        self._image = self._image.flatten()[: self.x.numel()].view(self.x.shape)
+
+
+def _store(found: Solution, place: Tensor | None, rows: _Rows, damping: float) -> None:
+    """Put what the rows that are left have come to where they stand in the whole block."""
+    x = rows.x
+    residual = rows.r.norm(dim=-1) / (x.norm(dim=-1) * damping)
     if place is None:
         found.x.copy_(x)
         found.residual.copy_(residual)
-        found.steps.copy_(steps)
+        found.steps.copy_(rows.steps)
         return
     found.x.scatter_(1, place[..., None].expand_as(x), x)
     found.residual.scatter_(1, place, residual)
-    found.steps.scatter_(1, place, steps)
-
-
-def _rows_of(tensor: Float[Tensor, "problem row d"], chosen: Tensor) -> Float[Tensor, "problem some d"]:
-    return tensor.gather(1, chosen[..., None].expand(-1, -1, tensor.shape[-1]))
-
-
-def _front(tensor: Tensor, shape: torch.Size) -> Tensor:
-    """The beginning of a tensor's memory, in another shape."""
-    return tensor.flatten()[: shape.numel()].view(shape)
+    found.steps.scatter_(1, place, rows.steps)
