@@ -4,7 +4,8 @@ A float32 model of the size of GPT-2 (124 million parameters, 498 MB), new weigh
 stored already. Written: from tensors in memory until it is durable. Read: until the tensors are in memory, all bytes
 checked by Keyhole and none by the other. The other is a safetensors file on the same disk, flushed (fsync), and beside
 it the copy of its bytes through a loopback socket, as a worker on another host would need it; the times are added.
-Rounds alternate; medians are printed. With KEYHOLE_DATABASE_URL unset a PostgreSQL is started for the run.
+Rounds alternate; medians are printed, and CPU seconds of this process and, if they run on this machine, of the server's
+sessions: take those where others use the machine. With KEYHOLE_DATABASE_URL unset a PostgreSQL is started for the run.
 """
 
 import argparse
@@ -15,9 +16,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import psutil
 from safetensors.numpy import load, load_file, save_file
 
 from benchmarks.copy_rows import database_url
@@ -76,6 +80,17 @@ def flush(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     os.fsync(descriptor)
     os.close(descriptor)
+
+
+def cpu_s(processes: list[psutil.Process]) -> float:
+    return sum(sum(each.cpu_times()[:2]) for each in processes)
+
+
+def sessions(ledgers: list[Ledger]) -> list[psutil.Process]:
+    """The server's processes, where they are on this machine."""
+    with suppress(psutil.Error):
+        return [psutil.Process(each.transact(lambda conn: conn.info.backend_pid)) for each in ledgers]
+    return []
 
 
 class Round:
@@ -139,37 +154,40 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=LAYERS)
     parser.add_argument("--store", default="", help="address of fsspec, or FOLDER for one on this disk; none: Postgres")
     options = parser.parse_args()
-    seconds: dict[str, list[float]] = {"plain write": [], "write": [], "again": [], "plain read": [], "read": []}
+    names = ("plain write", "write", "again", "plain read", "read")
+    seconds, cpu = ({name: [] for name in names} for _ in range(2))
     with database_url() as url, tempfile.TemporaryDirectory() as name:
         ledger = Ledger(url, 0.0)
         others = [ledger.another() for _ in range(options.connections - 1)]
         with connect(url) as conn:
             run_id = runs.insert_imported(conn, "benchmark", "nothing", 0, None)
+        processes = [psutil.Process(), *sessions([ledger, *others])]
         store = f"file://{name}/store" if options.store == "FOLDER" else options.store or None
         for step in range(options.rounds + 1):
             with tempfile.TemporaryDirectory(dir=name) as folder:
                 round_ = Round(weights(options.layers, step), Path(folder))
-                taken = {}
-                for what in ("plain", "keyhole") if step % 2 else ("keyhole", "plain"):
-                    if what == "plain":
-                        taken |= {"plain write": round_.plain_write(), "plain read": round_.plain_read()}
-                    else:
-                        taken["write"] = round_.write(ledger, others, run_id, step, store)
-                        taken["read"] = round_.read(ledger)
-                        taken["again"] = round_.write(ledger, others, run_id, 1_000_000 + step, store)
-            if step:  # the first one warms up
-                for what, value in taken.items():
-                    seconds[what].append(value)
-                print("  ".join(f"{what} {value:.2f} s" for what, value in taken.items()), flush=True)
+                plain = {"plain write": round_.plain_write, "plain read": round_.plain_read}
+                keyhole = {
+                    "write": partial(round_.write, ledger, others, run_id, step, store),
+                    "read": partial(round_.read, ledger),
+                    "again": partial(round_.write, ledger, others, run_id, 1_000_000 + step, store),
+                }
+                for what, work in (plain | keyhole if step % 2 else keyhole | plain).items():
+                    before = cpu_s(processes)
+                    taken = work()
+                    if step:  # the first round warms up
+                        seconds[what].append(taken)
+                        cpu[what].append(cpu_s(processes) - before)
         with connect(url) as conn:
             conn.execute("DELETE FROM keyhole.run WHERE id = %s", (run_id,))
     size = sum(each.nbytes for each in weights(options.layers, 0).values()) / 1e6
-    medians = {what: statistics.median(values) for what, values in seconds.items()}
-    print(f"\n{size:,.0f} MB, medians of {options.rounds} rounds")
+    medians, of_cpu = ({what: statistics.median(values) for what, values in each.items()} for each in (seconds, cpu))
+    print(f"{size:,.0f} MB, medians of {options.rounds} rounds; CPU of {len(processes)} processes")
     for what, value in medians.items():
-        print(f"{what:<12} {value:6.2f} s  {size / value:7,.0f} MB/s")
+        print(f"{what:<12} {value:6.2f} s  {size / value:7,.0f} MB/s  {of_cpu[what]:6.2f} CPU seconds")
     for what in ("write", "read"):
-        print(f"{what:<5} takes {medians[what] / medians[f'plain {what}']:.2f} times as long (aim: {AIM})")
+        ratio, ratio_of_cpu = (each[what] / each[f"plain {what}"] for each in (medians, of_cpu))
+        print(f"{what:<5} takes {ratio:.2f} times as long (aim: {AIM}), {ratio_of_cpu:.2f} times the CPU seconds")
     print("`again` stores equal weights once more: nothing but hashes is sent.")
     return 0
 
