@@ -20,7 +20,9 @@ TYPE_NAMES = {
     "bool": "boolean",
 }
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-every_probe = pytest.mark.parametrize("kind", [kind for kind in KINDS.values() if kind.queue == "probe"], ids=lambda kind: kind.name)
+every_probe = pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS.values() if kind.queue == "probe"], ids=lambda kind: kind.name
+)
 
 
 @every_kind
