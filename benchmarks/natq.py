@@ -1,14 +1,16 @@
 """NATQ's training step against the control's, exact and by conjugate gradients: ``python -m benchmarks.natq``.
 
-For each head width and length: a step of a gpt-like model in float32 (forward, loss, backward, clipping, AdamW) on 1,024
-tokens, with and without the query gradient, each way in a process of its own that waits its turn; rounds alternate, medians
-are printed with each process's peak memory. Beside each time stands what it buys: the median and 99 % of the relative error of the new
-query gradients, against a float64 solve with NumPy, over every layer and head of a sample of queries.
+For each head width and length: a step of a gpt-like model in float32 (forward, loss, backward, clipping, AdamW) on
+1,024 tokens, with and without the query gradient, each way in a process of its own that waits its turn; rounds
+alternate, medians are printed with each process's peak memory. Beside each time stands what it buys: the median and
+99 % of the relative error of the new query gradients, against a float64 solve with NumPy, over every layer and head of
+a sample of queries.
 
-The model is a third of gpt-124m: 4 of 12 layers, a third of the vocabulary, hence the same share of attention in a step. Fresh
-weights would flatter the iterations, since the keys of a trained model vary in few directions and its rows are sharp. So
-the query and key projections are scaled: by a power law over the components of a head, and so that scores have a standard
-deviation of 2.5. SmolLM2-135M needs 13 to 18 iterations at the same tolerance, this model as many (d = 64).
+The model is a third of gpt-124m: 4 of 12 layers, a third of the vocabulary, hence the same share of attention in a
+step. Fresh weights would flatter the iterations, since the keys of a trained model vary in few directions and its rows
+are sharp. So the query and key projections are scaled: by a power law over the components of a head, and so that scores
+have a standard deviation of 2.5. SmolLM2-135M needs 13 to 18 iterations at the same tolerance, this model as many
+(d = 64).
 
 On a machine that others use, look at the ratio of CPU seconds (``--threads 1`` makes them comparable).
 """
@@ -16,7 +18,7 @@ On a machine that others use, look at the ratio of CPU seconds (``--threads 1`` 
 import argparse
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -109,9 +111,11 @@ def errors(mode: str, options: argparse.Namespace) -> tuple[np.ndarray, float]:
     def watched(inputs: AttentionInputs) -> Tensor:
         given: list[Tensor] = []
         inputs.query.register_hook(lambda natural: found.append(sampled(inputs, given[0], natural, solver.damping)))
-        query = natq.transform(
-            inputs, solver, lambda layer, report: iterations.append(report.iterations[~report.zero].float().mean().item())
-        )
+
+        def count(layer: int, report: natq.Report) -> None:
+            iterations.append(report.iterations[~report.zero].float().mean().item())
+
+        query = natq.transform(inputs, solver, count)
         query.register_hook(given.append)
         return query
 
@@ -155,8 +159,9 @@ def main() -> int:
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
-    for options.d_head in options.d_heads:
-        for options.length in options.lengths:
+    for d_head in options.d_heads:
+        for length in options.lengths:
+            options.d_head, options.length = d_head, length
             times, peak_mib, shape = in_processes(prepared, options.modes, options)
             print(
                 f"d = {options.d_head}, T = {options.length}, {TOKENS} tokens a step, {options.layers} layers of "
