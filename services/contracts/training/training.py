@@ -16,6 +16,7 @@ from services.contracts.training.optimizers import AdamW, Optimizer, Schedule
 from services.contracts.training.variants import Variant, label_of, refuse_conflicts
 
 MOST_SEGMENTS = 10_000
+MOST_BETWEEN = 10**9  # steps between two of anything: more than a run has
 LEAST_TOKENS = 257  # of a byte-level tokenizer: every byte, and the end of a document
 _BPE = re.compile(r"bpe:([0-9]{1,7})")
 
@@ -77,10 +78,19 @@ class Data(Parameters):
 class Validation(Parameters):
     """When and how a run is looked at."""
 
-    every: Annotated[int, Field(ge=1, description="steps between validations; first and last step always")] = 250
-    log_every: Annotated[int, Field(ge=1, description="steps between rows of loss, learning rate, gradient norm")] = 10
+    every: Annotated[
+        int, Field(ge=1, le=MOST_BETWEEN, description="steps between validations; first and last step always")
+    ] = 250
+    log_every: Annotated[
+        int, Field(ge=1, le=MOST_BETWEEN, description="steps between rows of loss, learning rate, gradient norm")
+    ] = 10
     attention_sequences: Annotated[
-        int, Field(ge=0, description="validation sequences whose attention is profiled at each validation; 0 is none")
+        int,
+        Field(
+            ge=0,
+            le=10_000,
+            description="validation sequences whose attention is profiled at each validation; 0 is none",
+        ),
     ] = 4
     spectra: Annotated[
         bool, Field(description="whether spectral norms of weights and of their updates are stored at each validation")
@@ -90,16 +100,20 @@ class Validation(Parameters):
 class Checkpoints(Parameters):
     """Which checkpoints a run stores. The first, the best and the last are stored always."""
 
-    every: Annotated[int | None, Field(ge=1, description="steps between checkpoints; none is no such checkpoints")] = (
-        250
-    )
+    every: Annotated[
+        int | None, Field(ge=1, le=MOST_BETWEEN, description="steps between checkpoints; none is no such checkpoints")
+    ] = 250
     log_spaced: Annotated[bool, Field(description="also at steps 1, 2, 4, 8, …")] = False
-    steps: Annotated[list[int], Field(max_length=1000, description="also at these steps")] = Field(default=[])
+    steps: Annotated[
+        list[Annotated[int, Field(ge=0)]],
+        Field(max_length=1000, description="also at these steps, from 0 to the run's last"),
+    ] = Field(default=[])
     keep: Annotated[
-        int | None, Field(ge=1, description="of those taken every so many steps, the newest kept; none is all")
+        int | None,
+        Field(ge=1, le=MOST_BETWEEN, description="of those taken every so many steps, the newest kept; none is all"),
     ] = None
     resume_every: Annotated[
-        int, Field(ge=1, description="steps between states from which a run that was lost goes on")
+        int, Field(ge=1, le=MOST_BETWEEN, description="steps between states from which a run that was lost goes on")
     ] = 100
     keep_optimizer: Annotated[
         bool, Field(description="keep the optimizer's state with every checkpoint, not only with the newest")
@@ -144,6 +158,9 @@ class TrainingParameters(JobParameters):
                 f"sequences_per_step {self.sequences_per_step} is no multiple of processes {self.processes}; each "
                 "takes an equal part"
             )
+        late = next((step for step in self.checkpoints.steps if step > self.steps), None)
+        if late is not None:
+            raise ValueError(f"checkpoints.steps has {late}, and the run has {self.steps} steps; leave it out")
         if -(-self.steps // self.checkpoints.resume_every) > MOST_SEGMENTS:
             raise ValueError(
                 f"{self.steps} steps with a state every {self.checkpoints.resume_every} are more than {MOST_SEGMENTS} "
