@@ -114,7 +114,13 @@ def step_in(name: str) -> int | None:
 
 def _configuration(text: str) -> ModelSource:
     name, _, query = text.partition("?")
-    given = dict(parse_qsl(query, keep_blank_values=True))
+    pairs = parse_qsl(query, keep_blank_values=True)
+    given = dict(pairs)
+    if len(given) < len(pairs):
+        names = [key for key, _ in pairs]
+        twice = next(key for key in names if names.count(key) > 1)
+        values = " and ".join(value for key, value in pairs if key == twice)
+        raise _invalid("model source", f"config:{text}", f"The option {twice} is given twice, as {values}: give one.")
     options = parse_options(name, given)
     changed = {key: str(value) for key, value in options.items() if value != CONFIGURATIONS[name].options[key]}
     return ModelSource(form="config", name=name, options=tuple(changed.items()))
