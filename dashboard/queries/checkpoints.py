@@ -63,6 +63,7 @@ class Storage:
     pieces: int
     bytes: int
     bytes_outside: int
+    bytes_unused: int
 
 
 _LINE = """id AS checkpoint_id, run_id, run, variant, seed, step, reasons, validation_loss_nats, model_type, identity,
@@ -126,7 +127,9 @@ def sizes(conn: psycopg.Connection, filters: Filters) -> Sizes:
 
 def storage(conn: psycopg.Connection) -> Storage:
     with conn.cursor(row_factory=class_row(Storage)) as cursor:
-        found = cursor.execute("SELECT pieces, bytes, bytes_outside FROM analysis.checkpoint_storage").fetchone()
+        found = cursor.execute(
+            "SELECT pieces, bytes, bytes_outside, bytes_unused FROM analysis.checkpoint_storage"
+        ).fetchone()
     assert found is not None
     return found
 

@@ -160,6 +160,7 @@ def _sizes(sizes: queries.Sizes, storage: queries.Storage, *, filtered: bool) ->
         f"**{count(sizes.checkpoints)}** checkpoints {told}, {byte_size(sizes.bytes)} of files. "
         f"All of them are stored in **{byte_size(storage.bytes)}**, since equal parts are stored once"
         + (f"; {byte_size(storage.bytes_outside)} of it outside of the database." if storage.bytes_outside else ".")
+        + (f" Deleted ones still take {byte_size(storage.bytes_unused)}, for an hour." if storage.bytes_unused else "")
         + (
             f" That is {percent(storage.bytes / sizes.bytes)} of their size."
             if not filtered and sizes.bytes and storage.bytes <= sizes.bytes

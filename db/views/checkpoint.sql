@@ -39,11 +39,18 @@ COMMENT ON COLUMN analysis.checkpoint.bytes IS 'size of its files; equal parts o
 COMMENT ON COLUMN analysis.checkpoint.created_at IS 'when it was stored';
 
 CREATE VIEW analysis.checkpoint_storage AS
-SELECT count(*)::bigint AS pieces, coalesce(sum(size), 0)::bigint AS bytes,
-       coalesce(sum(size) FILTER (WHERE content IS NULL), 0)::bigint AS bytes_outside
-FROM keyhole.piece;
+SELECT count(*) FILTER (WHERE used)::bigint AS pieces,
+       coalesce(sum(size) FILTER (WHERE used), 0)::bigint AS bytes,
+       coalesce(sum(size) FILTER (WHERE used AND outside), 0)::bigint AS bytes_outside,
+       coalesce(sum(size) FILTER (WHERE NOT used), 0)::bigint AS bytes_unused
+FROM (
+    SELECT size, content IS NULL AS outside,
+           EXISTS (SELECT FROM keyhole.checkpoint_piece WHERE checkpoint_piece.sha256 = piece.sha256) AS used
+    FROM keyhole.piece
+) AS piece;
 
 COMMENT ON VIEW analysis.checkpoint_storage IS 'What all checkpoints take together, equal parts counted once.';
-COMMENT ON COLUMN analysis.checkpoint_storage.pieces IS 'pieces there are';
+COMMENT ON COLUMN analysis.checkpoint_storage.pieces IS 'pieces that checkpoints are made of';
 COMMENT ON COLUMN analysis.checkpoint_storage.bytes IS 'their bytes';
 COMMENT ON COLUMN analysis.checkpoint_storage.bytes_outside IS 'those that lie in a store outside the database';
+COMMENT ON COLUMN analysis.checkpoint_storage.bytes_unused IS 'bytes of pieces whose checkpoints are gone; they are removed an hour later';

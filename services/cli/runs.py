@@ -78,7 +78,7 @@ def run(
         output.as_json(found.detail)
         return
     _show(found.detail)
-    _curves(found, metric or ("validation_loss_nats",))
+    _curves(found, metric or ("loss_nats", "validation_loss_nats"))
     _checkpoints(found.detail)
 
 
@@ -114,7 +114,7 @@ def _curves(found: "Run", names: tuple[str, ...] | list[str]) -> None:
     """The numbers of the whole model by step, at some steps if there are many."""
     curves = {name: found.curve(name) for name in names if name in found.detail.metrics}
     for name in set(names) - curves.keys():
-        if found.detail.metrics and name != "validation_loss_nats":
+        if found.detail.metrics and not name.endswith("loss_nats"):
             output.message(f"Run {found.id} has no {name!r}; it has {', '.join(found.detail.metrics)}.")
     steps = sorted({step for curve in curves.values() for step in curve.index})
     if not steps:
