@@ -18,6 +18,7 @@ whether rows are done is looked at every few steps only.
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
@@ -78,37 +79,43 @@ class _Rows:
     """The rows that are left of a block, and where conjugate gradients have taken them."""
 
     def __init__(self, block: FisherRows, gradient: Tensor, active: Tensor) -> None:
-        ones = torch.ones_like(block.key[..., :1])
-        self._key = block.key
-        self._keys = torch.cat([block.key, ones], -1).mT.contiguous()
+        self._key, self._columns = block.key, block.columns
         self._weights, self._slopes, self._top = block.weights, block.slopes, block.top
         # against x these give −m and, of the top key, a (u − m)
         self._fixed = torch.stack([-block.mean, -block.weights.gather(-1, block.top) * block.departure])
         self._between = torch.empty_like(block.weights)
-        self._direction = torch.nn.functional.pad(gradient, (0, 1))  # p, and room for −m
+        self._direction = F.pad(gradient, (0, 1))  # p, and room for −m
         self._image = torch.empty_like(gradient)
-        self.x, self.r = torch.zeros_like(gradient), gradient.clone()
-        self._rr = gradient.square().sum(-1)
+        self._r = gradient * active[..., None]
+        self._rr = self._r.square().sum(-1)
+        self._lowest = torch.full_like(self._rr, torch.inf)  # curvature so far
+        self.x = torch.zeros_like(gradient)
         self.active = active
+        self.residual = torch.full_like(self._rr, torch.inf)  # ‖r‖ / ‖x‖ when they were looked at
         self.steps = torch.zeros(active.shape, dtype=torch.int32, device=active.device)
 
     def step(self, damping: float) -> None:
-        """One step of every row that is active."""
-        p = self._direction[..., :-1]
+        """One step of every row; those with r = 0 stand still, and those whose curvature is not positive."""
+        p, r = self._direction[..., :-1], self._r
         image = self._product(p, damping)
         curvature = (p * image).sum(-1)
-        self.active &= curvature > 0
-        length = torch.where(self.active, self._rr / curvature, 0)[..., None]
+        torch.minimum(self._lowest, curvature, out=self._lowest)
+        length = (self._rr / _infinite_unless_positive(curvature))[..., None]
         self.x.addcmul_(p, length)
-        self.r.addcmul_(image, length, value=-1)
-        rr = self.r.norm(dim=-1).square_()
-        torch.addcmul(self.r, p, torch.where(self.active, rr / self._rr, 0)[..., None], out=p)
+        r.addcmul_(image, length, value=-1)
+        rr = r.norm(dim=-1).square_()
+        torch.addcmul(r, p, (rr / _infinite_unless_positive(self._rr))[..., None], out=p)
         self._rr = rr
 
     def look(self, taken: int, enough: float) -> None:
-        """After ``taken`` steps: rows whose ‖r‖ / ‖x‖ is no more than enough are not active any longer."""
+        """After ``taken`` steps: rows with ‖r‖ / ‖x‖ no more than enough stand still, and those of no curvature."""
         self.steps.add_(self.active, alpha=taken)
-        self.active &= self._rr > self.x.norm(dim=-1).mul_(enough).square_()
+        ratio = self._rr.sqrt().div_(self.x.norm(dim=-1))
+        self.residual = torch.where(self.active, ratio, self.residual)
+        self.active &= (self.residual > enough).logical_and_(self._lowest > 0)
+        self._r.mul_(self.active[..., None])
+        self._direction.mul_(self.active[..., None])
+        self._rr.mul_(self.active)
 
     def _product(self, p: Float[Tensor, "problem row d"], damping: float) -> Float[Tensor, "problem row d"]:
         """(F + damping·I) p."""
@@ -116,10 +123,10 @@ class _Rows:
         mean, of_top = (self._fixed * p).sum(-1, keepdim=True)
         if self._slopes is None:
             self._direction[..., -1:] = mean
-            torch.bmm(self._direction, self._keys, out=between)
+            torch.bmm(self._direction, self._columns, out=between)
             between.mul_(self._weights).scatter_(-1, self._top, of_top)
         else:
-            torch.bmm(p, self._keys[:, :-1], out=between)
+            torch.bmm(p, self._columns[:, :-1], out=between)
             between.mul_(self._slopes).add_(mean).mul_(self._weights).scatter_(-1, self._top, of_top)
             between.mul_(self._slopes)
         return torch.baddbmm(p, between, self._key, beta=damping, out=self._image)
@@ -130,21 +137,26 @@ class _Rows:
         self._slopes = None if self._slopes is None else gathered(self._slopes, chosen)
         self._top, self._direction = gathered(self._top, chosen), gathered(self._direction, chosen)
         self._fixed = torch.stack([gathered(each, chosen) for each in self._fixed])
-        self.x, self.r = gathered(self.x, chosen), gathered(self.r, chosen)
-        self._rr, self.steps, self.active = (each.gather(1, chosen) for each in (self._rr, self.steps, self.active))
+        self.x, self._r = gathered(self.x, chosen), gathered(self._r, chosen)
+        self._rr, self._lowest, self.residual, self.steps, self.active = (
+            each.gather(1, chosen) for each in (self._rr, self._lowest, self.residual, self.steps, self.active)
+        )
         self._between = self._between.flatten()[: self._weights.numel()].view(self._weights.shape)
         self._image = self._image.flatten()[: self.x.numel()].view(self.x.shape)
 
 
+def _infinite_unless_positive(tensor: Tensor) -> Tensor:
+    """So that a number divided by it is 0; also where it is not a number."""
+    return F.threshold(tensor, 0.0, torch.inf)
+
+
 def _store(found: Solution, place: Tensor | None, rows: _Rows, damping: float) -> None:
     """Put what the rows that are left have come to where they stand in the whole block."""
-    x = rows.x
-    residual = rows.r.norm(dim=-1) / (x.norm(dim=-1) * damping)
     if place is None:
-        found.x.copy_(x)
-        found.residual.copy_(residual)
+        found.x.copy_(rows.x)
+        found.residual.copy_(rows.residual / damping)
         found.steps.copy_(rows.steps)
         return
-    found.x.scatter_(1, place[..., None].expand_as(x), x)
-    found.residual.scatter_(1, place, residual)
+    found.x.scatter_(1, place[..., None].expand_as(rows.x), rows.x)
+    found.residual.scatter_(1, place, rows.residual / damping)
     found.steps.scatter_(1, place, rows.steps)

@@ -35,7 +35,8 @@ CPU_BLOCK = 2**18
 class FisherRows:
     """Rows of several heads; a *problem* is a key/value head of one sequence, its rows those of all its query heads."""
 
-    key: Float[Tensor, "problem key d"]  # of centred keys where that changes nothing: without soft cap and sink
+    key: Float[Tensor, "problem key d"]  # centred where that changes nothing: without soft cap and sink
+    columns: Float[Tensor, "problem d_and_one key"]  # the same, and a last component of 1
     weights: Float[Tensor, "problem row key"]  # a_ij / τ_i
     slopes: Float[Tensor, "problem row key"] | None  # k'_ij = slopes_ij k_j; none is 1
     sink: Float[Tensor, "problem row 1"] | None  # weight of the sink, over τ_i
@@ -47,13 +48,16 @@ class FisherRows:
 
 @dataclass(frozen=True)
 class Layer:
-    """Queries, keys and the gradient at the queries of a layer, by problem, in float32 or better."""
+    """Queries, keys and the gradient at the queries of a layer, by problem, in float32 or better.
+
+    Keys are laid out once for the two ways that products read them, so that a block copies none.
+    """
 
     inputs: AttentionInputs
-    query: Float[Tensor, "problem group position d"]
-    key: Float[Tensor, "problem position d"]
-    centred: Float[Tensor, "problem position d"]
+    query: Float[Tensor, "problem group position d"]  # times the scaling
     gradient: Float[Tensor, "problem group position d"]
+    keys: Float[Tensor, "problem position d_and_two"]  # k_j, 1, ‖k_j‖²
+    columns: Float[Tensor, "problem d_and_one position"]  # k_j, 1
 
 
 def by_problem(inputs: AttentionInputs, gradient: Queries) -> Layer:
@@ -64,10 +68,19 @@ def by_problem(inputs: AttentionInputs, gradient: Queries) -> Layer:
         return rows.at_least_float32(tensor).unflatten(1, (kv_heads, -1)).flatten(0, 1)
 
     key = rows.at_least_float32(inputs.key).flatten(0, 1)
-    # moved by a common vector, keys have the same F, and digits are kept; but a sink's key has to stay 0
-    movable = inputs.softcap is None and inputs.sinks is None
-    centred = key - key.mean(1, keepdim=True) if movable else key
-    return Layer(inputs, grouped(inputs.query), key, centred, grouped(gradient))
+    # moved by a common vector, keys have the same weights and the same F, and digits are kept; but a sink's k' is 0
+    if inputs.softcap is None and inputs.sinks is None:
+        key = key - key.mean(1, keepdim=True)
+    keys = _padded(torch.cat([key, torch.ones_like(key[..., :1]), key.square().sum(-1, keepdim=True)], -1))
+    columns = _padded(keys[..., :-1].mT)
+    return Layer(inputs, grouped(inputs.query) * inputs.scaling, grouped(gradient), keys, columns)
+
+
+def _padded(tensor: Float[Tensor, "problem line each"]) -> Float[Tensor, "problem line each"]:
+    """A copy whose lines begin at multiples of 64 bytes and not of large powers of two, as caches like it."""
+    length = tensor.shape[-1]
+    copy = tensor.new_empty(*tensor.shape[:-1], (length + 15) // 16 * 16 + 16)[..., :length]
+    return copy.copy_(tensor)
 
 
 def parts(layer: Layer) -> Iterator[tuple[slice, range]]:
@@ -86,36 +99,33 @@ def parts(layer: Layer) -> Iterator[tuple[slice, range]]:
 
 def fisher_rows(layer: Layer, problems: slice, positions: range) -> FisherRows:
     """The rows of a block: problems × (groups · queries) rows over the keys that any of them sees."""
-    width = positions[-1] + 1
-    hidden = _hidden(layer, problems, positions)
-    first = 0 if layer.inputs.mask is None else int((~hidden).flatten(0, -2).any(0).int().argmax())
-    scores = rows.capped_scores(
-        layer.query[problems, :, rows.as_index(positions)],
-        layer.key[problems, None, first:width],
-        layer.inputs.scaling,
-        layer.inputs.softcap,
-    )
-    slopes = None
-    if layer.inputs.softcap is not None:
-        slopes = (1 - (scores / layer.inputs.softcap).square()).flatten(1, 2)
+    hidden, first, width = _hidden(layer, problems, positions), 0, positions[-1] + 1
     if layer.inputs.mask is not None:
+        first = int((~hidden).flatten(0, -2).any(0).int().argmax())
         hidden = hidden[..., first:]
+    query = layer.query[problems, :, rows.as_index(positions)]
+    columns = layer.columns[problems, :, first:width]
+    scores = query.flatten(1, 2) @ columns[:, :-1]
+    slopes, softcap = None, layer.inputs.softcap
+    if softcap is not None:
+        scores.div_(softcap).tanh_()
+        slopes = 1 - scores.square()
+        scores.mul_(softcap)
     # adding is many times faster than filling where a mask says so, and the mask is that of one problem mostly
-    rows.hidden_columns(scores, hidden).add_(
-        torch.zeros_like(hidden, dtype=scores.dtype).masked_fill_(hidden, -torch.inf)
-    )
-    sinks = _sinks(layer, problems, scores)
-    return _from_scores(scores.flatten(1, 2), layer.centred[problems, first:width], slopes, sinks)
+    added = torch.zeros_like(hidden, dtype=scores.dtype).masked_fill_(hidden, -torch.inf)
+    rows.hidden_columns(scores.unflatten(1, query.shape[1:3]), hidden).add_(added)
+    return _from_scores(scores, layer.keys[problems, first:width], columns, slopes, _sinks(layer, problems, query))
 
 
 def _from_scores(
     scores: Float[Tensor, "problem row key"],
-    key: Float[Tensor, "problem key d"],
+    keys: Float[Tensor, "problem key d_and_two"],
+    columns: Float[Tensor, "problem d_and_one key"],
     slopes: Float[Tensor, "problem row key"] | None,
     sinks: Float[Tensor, "problem row 1"] | None,
 ) -> FisherRows:
     """Writes over the scores."""
-    tiny, d = torch.finfo(scores.dtype).tiny, key.shape[-1]
+    tiny, d = torch.finfo(scores.dtype).tiny, keys.shape[-1] - 2
     top = _heaviest(scores)
     largest = scores.gather(-1, top)
     if sinks is not None:
@@ -124,20 +134,18 @@ def _from_scores(
     weights = scores.sub_(largest).exp_()  # not divided by their sum yet
     heaviest = weights.gather(-1, top)
     weights.scatter_(-1, top, 0)
-    key = torch.cat([key, key.square().sum(-1, keepdim=True), torch.ones_like(key[..., :1])], -1)
-    moments = weights @ key  # over the other keys
-    key, rest = key[..., :d].contiguous(), moments[..., d + 1 :]
+    moved, rest, second = (weights @ keys).split([d, 1, 1], -1)  # over the other keys: Σ a k', Σ a, Σ a ‖k'‖²
     if slopes is not None:
         first = weights * slopes
-        moments = torch.cat([first @ key, (first * slopes) @ key.square().sum(-1, keepdim=True)], -1)
+        moved, second = first @ keys[..., :d], (first * slopes) @ keys[..., d + 1 :]
     weights.scatter_(-1, top, heaviest)
     sink = None if sinks is None else (sinks - largest).exp_()
     if sink is not None:
         rest = rest + sink
     total = (rest + heaviest).clamp_min(tiny)
-    moved, second, rest = moments[..., :d] / total, moments[..., d : d + 1] / total, rest / total  # rest: 1 − a_top
+    moved, second, rest = moved / total, second / total, rest / total  # rest is 1 − a_top now
 
-    top_key = key.gather(1, top.expand(-1, -1, d))
+    top_key = keys.gather(1, top.expand(-1, -1, d))
     if slopes is not None:
         top_key = top_key * slopes.gather(-1, top)
     departure = moved - rest * top_key
@@ -148,7 +156,8 @@ def _from_scores(
     flat = ~(trace > tiny * 2.0**24)
     unit = torch.where(flat, 1, trace / d) * total
     return FisherRows(
-        key=key,
+        key=keys[..., :d],
+        columns=columns,
         weights=weights.mul_(unit.reciprocal()),
         slopes=slopes,
         sink=None if sink is None else sink / unit,
@@ -178,13 +187,14 @@ def _hidden(layer: Layer, problems: slice, positions: range) -> Bool[Tensor, "ma
 
 
 def _sinks(
-    layer: Layer, problems: slice, scores: Float[Tensor, "problem group query key"]
+    layer: Layer, problems: slice, query: Float[Tensor, "problem group query d"]
 ) -> Float[Tensor, "problem row 1"] | None:
+    """The sink's score in every row."""
     if layer.inputs.sinks is None:
         return None
     batch, kv_heads = layer.inputs.key.shape[:2]
-    by_head = layer.inputs.sinks.to(scores.dtype).unflatten(0, (kv_heads, -1)).repeat(batch, 1)[problems]
-    return by_head[:, :, None].expand(scores.shape[:3]).flatten(1)[..., None]
+    by_head = layer.inputs.sinks.to(query.dtype).unflatten(0, (kv_heads, -1)).repeat(batch, 1)[problems]
+    return by_head[:, :, None].expand(query.shape[:3]).flatten(1)[..., None]
 
 
 def only(block: FisherRows, index: Integer[Tensor, "problem some"]) -> FisherRows:

@@ -18,7 +18,7 @@ def _block(dtype: torch.dtype = torch.float64, **kind: object) -> tuple[FisherRo
     inputs = detached(attention_inputs(length=LENGTH, d=D, dtype=dtype, **kind))
     gradient = torch.randn(inputs.query.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     layer = natq_rows.by_problem(inputs, (gradient / gradient.norm(dim=-1, keepdim=True)).to(dtype))
-    block = natq_rows.fisher_rows(layer, slice(0, len(layer.key)), range(LENGTH))
+    block = natq_rows.fisher_rows(layer, slice(0, len(layer.keys)), range(LENGTH))
     return block, layer.gradient.flatten(1, 2)
 
 

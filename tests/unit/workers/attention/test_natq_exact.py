@@ -16,7 +16,7 @@ def test_matrices_are_those_of_the_definition_with_a_mean_eigenvalue_of_1(kind: 
     inputs = detached(attention_inputs(**KINDS[kind]))
     layer = natq_rows.by_problem(inputs, inputs.query)
     length, groups = inputs.query.shape[2], layer.query.shape[1]
-    block = natq_rows.fisher_rows(layer, slice(0, len(layer.key)), range(length))
+    block = natq_rows.fisher_rows(layer, slice(0, len(layer.keys)), range(length))
     found = natq_exact.fisher(block).unflatten(1, (groups, length)).reshape(*inputs.query.shape[:3], 6, 6)
     flat = block.flat.view(inputs.query.shape[:3])
     for sequence, head, position in np.ndindex(*inputs.query.shape[:3]):
@@ -37,7 +37,7 @@ def test_matrices_are_those_of_the_definition_with_a_mean_eigenvalue_of_1(kind: 
 def test_rows_are_the_same_however_many_are_taken_together(size: int, monkeypatch) -> None:
     inputs = detached(attention_inputs(**KINDS["all"]))
     layer = natq_rows.by_problem(inputs, inputs.query)
-    block = natq_rows.fisher_rows(layer, slice(0, len(layer.key)), range(inputs.query.shape[2]))
+    block = natq_rows.fisher_rows(layer, slice(0, len(layer.keys)), range(inputs.query.shape[2]))
     gradient = layer.gradient.flatten(1, 2)
     expected = natq_exact.solve(block, gradient, 0.1)
     monkeypatch.setattr(rows, "CPU_BLOCK", size)
@@ -50,7 +50,7 @@ def test_a_matrix_without_a_decomposition_is_not_done_and_gives_no_x() -> None:
     """Which only rounding can bring about; here the weights of one row are turned to negative ones."""
     inputs = detached(attention_inputs())
     layer = natq_rows.by_problem(inputs, inputs.query)
-    block = natq_rows.fisher_rows(layer, slice(0, len(layer.key)), range(inputs.query.shape[2]))
+    block = natq_rows.fisher_rows(layer, slice(0, len(layer.keys)), range(inputs.query.shape[2]))
     gradient = layer.gradient.flatten(1, 2)
     expected = natq_exact.solve(block, gradient, 0.1)
     weights = block.weights.clone()
