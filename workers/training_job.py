@@ -134,9 +134,7 @@ def _train(member: Member, device: str, settings: Settings, ledger: Ledger, fold
     trainer = made.trainer
     environment = surroundings(device, member.parameters.dtype)
     told = environment | {
-        "memory_estimate_bytes": training_bytes(
-            made.architecture, member.parameters.length, member.parameters.batch, member.parameters.dtype
-        ),
+        "memory_estimate_bytes": training_bytes(made.architecture, member.parameters),
         "preparation_s": round(time.monotonic() - started, 3),
     }
     ledger.transact(lambda conn: _describe(conn, member, made, told))
@@ -215,7 +213,7 @@ def _state_gone(member: Member, first: int, found: CheckpointRow | None) -> Keyh
     return KeyholeError(
         ErrorCode.NOT_FOUND,
         f"Run {member.run_id} is to go on from the state of step {first}, but {there}.",
-        "Its checkpoint was deleted. Submit the job again with force to train from the start.",
+        "Its checkpoint was deleted: the job cannot go on. Submit it again with --force to train from the start.",
     )
 
 

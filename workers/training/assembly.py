@@ -17,6 +17,7 @@ from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
 from services.contracts.training.training import TrainingParameters
 from workers.models.loaded import Architecture, describe
+from workers.models.memory import require_training_memory
 from workers.models.tokenizer import load_tokenizer
 from workers.training import data, start, state
 from workers.training.ranks import Ranks
@@ -57,7 +58,8 @@ def assembled(
 ) -> Assembled:
     """The trainer of a run, at its start or, with a folder of ``CHECKPOINT_FILES``, where that was stored.
 
-    ``phase`` is told what is done. Raises KeyholeError as loading the model and reading the data do.
+    ``phase`` is told what is done. Raises KeyholeError as loading the model and reading the data do, and
+    out_of_memory, before the data are read, where a step would not fit.
     """
     parameters = order.parameters
     prefer_determinism(device)
@@ -73,6 +75,7 @@ def assembled(
         model, pretrained = start.from_config(config, device), True
         tokenizer = load_tokenizer(checkpoint) if (checkpoint / "tokenizer.json").is_file() else None
     architecture = describe(model)
+    require_training_memory(architecture, parameters, device)
     phase("reading data")
     prepared = data.prepare(
         order.dataset_source,

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
@@ -22,6 +21,7 @@ from services.sources.model_config import harmless
 from workers.attention import parity, seam
 from workers.models.loaded import Architecture, LoadedModel, describe
 from workers.models.loading import load_model, parity_tokens
+from workers.models.memory import device_bytes
 
 _BYTES_PER_PARAMETER = 16  # float32: the weight, its gradient and two moments of AdamW
 _NOT_OF_A_CONFIG = ("model_type", "dtype", "torch_dtype", CONFIG_KEY)  # what is not to be handed to its class
@@ -124,9 +124,7 @@ def _require_memory(config: Any, device: str) -> None:
         outline = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
     parameters = sum(parameter.numel() for parameter in outline.parameters())
     needed = parameters * _BYTES_PER_PARAMETER
-    there = (
-        torch.cuda.get_device_properties(0).total_memory if device.startswith("cuda") else psutil.virtual_memory().total
-    )
+    there = device_bytes(device)
     if needed > there:
         raise KeyholeError(
             ErrorCode.OUT_OF_MEMORY,

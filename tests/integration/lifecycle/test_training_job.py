@@ -392,6 +392,20 @@ def test_another_number_of_threads_is_told(conn: Connection, database: MigratedD
     assert job.environment["memory_estimate_bytes"] > 0
 
 
+def test_a_step_that_does_not_fit_is_refused_before_the_first(
+    conn: Connection, database: MigratedDatabase, settings: Settings
+) -> None:
+    """Logits of 65,536 sequences: 6·10¹¹ bytes."""
+    wide = MODEL.replace("vocabulary=32", "vocabulary=50257")
+    job_id = submitted(conn, settings, wide, batch=65_536, sequences_per_step=1_000_000)
+    with pytest.raises(KeyholeError, match="batch 65,536, and length 16 takes about") as refused:
+        served(conn, database, settings, job_id)
+    assert refused.value.code is ErrorCode.OUT_OF_MEMORY
+    run_id = runs.of_job(conn, job_id)
+    assert run_id is not None
+    assert steps_of(conn, run_id) == set()
+
+
 def test_a_state_that_is_gone_is_said_to_be(conn: Connection, database: MigratedDatabase, settings: Settings) -> None:
     job_id = submitted(conn, settings, steps=12)
     served(conn, database, settings, job_id, last=30, committed=True)

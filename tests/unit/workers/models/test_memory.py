@@ -4,8 +4,11 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+from services.contracts.errors import ErrorCode, KeyholeError
+from services.contracts.training.training import TrainingParameters
 from workers.attention import seam
-from workers.models import LoadedModel
+from workers.models import LoadedModel, memory
+from workers.models.loaded import Architecture
 from workers.models.memory import estimate_bytes
 
 
@@ -44,3 +47,32 @@ def test_the_estimate_grows_with_length_and_batch_alike(smollm2: LoadedModel) ->
     architecture = smollm2.architecture
     assert estimate_bytes(architecture, 1024, 2, "float32") == estimate_bytes(architecture, 2048, 1, "float32")
     assert estimate_bytes(architecture, 64, 1, "bfloat16") < estimate_bytes(architecture, 64, 1, "float32")
+
+
+# of GPT-2: 5·10¹⁰ bytes and more of logits alone in a pass of 65,536 sequences of 16 tokens
+_GPT2 = Architecture("gpt2", 12, 12, 12, 64, 768, 50257, 1024, 124_439_808)
+
+
+def _training(**changed: int) -> TrainingParameters:
+    return TrainingParameters.model_validate({"steps": 1, "length": 16, **changed})
+
+
+def test_a_training_step_larger_than_the_device_is_refused_with_both_sizes_and_what_to_lower() -> None:
+    asked = _training(batch=65_536, sequences_per_step=1_000_000)
+    with pytest.raises(KeyholeError) as refused:
+        memory.require_training_memory(_GPT2, asked, "cpu")
+    assert refused.value.code is ErrorCode.OUT_OF_MEMORY
+    for named in ("65,536", f"{memory.training_bytes(_GPT2, asked):,}", f"{memory.device_bytes('cpu'):,}"):
+        assert named in refused.value.message
+    assert "Lower batch" in refused.value.hint
+    assert "lower length" in refused.value.hint
+
+
+def test_no_more_than_a_process_s_share_of_a_step_is_counted() -> None:
+    small = _training(batch=2, sequences_per_step=4)
+    assert memory.training_bytes(_GPT2, _training(batch=65_536, sequences_per_step=2)) == memory.training_bytes(
+        _GPT2, small
+    )
+    shared = _training(batch=65_536, sequences_per_step=4, processes=2)
+    assert memory.training_bytes(_GPT2, shared) == memory.training_bytes(_GPT2, small)
+    memory.require_training_memory(_GPT2, small, "cpu")
