@@ -112,7 +112,9 @@ async def _invalid_request(request: Request, error: Exception) -> JSONResponse:
             status=415,
         )
     errors = described(error.errors(), error.body)
-    unknown_kind = next((item for item in errors if item["type"] == "union_tag_invalid"), None)
+    unknown_kind = next(
+        (each for each in errors if (each["type"], each["where"]) == ("union_tag_invalid", "kind")), None
+    )
     if unknown_kind:
         return problem(
             request_id(request),

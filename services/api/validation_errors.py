@@ -8,6 +8,9 @@ from pydantic import BaseModel
 
 from services.contracts.jobs import JOB_CREATE
 from services.contracts.kinds import KINDS
+from services.contracts.training.sweep import AS_LIST, AS_RANGE
+
+_NO_FIELDS = ("[key]", AS_LIST, AS_RANGE)  # parts of locations that tell which reading of a field failed
 
 
 def described(errors: Iterable[Any], body: Any = None) -> list[dict[str, Any]]:
@@ -45,7 +48,9 @@ def _described(error: dict[str, Any]) -> dict[str, Any]:
     location = list(error["loc"])
     place, *path = location or ["body"]
     kind = path[0] if place == "body" and path and path[0] in JOB_CREATE else None
-    names = [str(part) for part in (path[1:] if kind else path)]
+    path = path[1:] if kind else path
+    last = len(path) - 1 if error["type"] == "extra_forbidden" else len(path)  # a field may have any name
+    names = [str(part) for index, part in enumerate(path) if index == last or part not in _NO_FIELDS]
     entry = {
         "in": str(place),
         "where": ".".join(names) or str(place),

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from services.contracts.parameters import Parameters
 from services.contracts.training.variants import CONTROL, Variant, label_of, refuse_conflicts
@@ -103,7 +103,12 @@ Combination = Annotated[list[Variant], Field(max_length=8), BeforeValidator(_com
 AxisName = Annotated[
     str, Field(pattern=r"^[a-z][a-z0-9_]{0,60}(\.[a-z][a-z0-9_]{0,60}){0,5}$", description="a parameter, dotted")
 ]
-Axis = Annotated[list[Any], Field(min_length=1, max_length=100), AfterValidator(_not_deep)] | Range
+AS_LIST, AS_RANGE = "[list]", "[range]"  # of an axis, in locations of errors
+Axis = Annotated[
+    Annotated[list[Any], Field(min_length=1, max_length=100), AfterValidator(_not_deep), Tag(AS_LIST)]
+    | Annotated[Range, Tag(AS_RANGE)],
+    Discriminator(lambda value: AS_RANGE if isinstance(value, dict | Range) else AS_LIST),
+]
 
 
 @dataclass(frozen=True)
@@ -158,6 +163,9 @@ class Sweep(BaseModel):
             own = _OWN_FIELDS.get(name.partition(".")[0])
             if own is not None:
                 raise ValueError(f"{name} is no axis: give {own} for that")
+            within = next((other for other in self.axes if other.startswith(f"{name}.")), None)
+            if within is not None:
+                raise ValueError(f"the axis {within} is part of the axis {name}; give both values in {name}")
         for name in _OWN_FIELDS.keys() & self.parameters.keys():
             raise ValueError(f"parameters has {name}: give {_OWN_FIELDS[name]} for that")
         for what, values in (("seeds", self.seeds), *((name, each) for name, each in self.axes.items())):

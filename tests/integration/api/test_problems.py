@@ -78,6 +78,13 @@ def test_a_body_that_is_no_submission_is_a_problem_that_says_why(admin, body, st
     assert problem(answer).hint
 
 
+def test_an_unknown_optimizer_is_no_unknown_kind(api, admin):
+    refused = problem(admin.post("/v1/jobs", json=api.body(kind="training", parameters={"optimizer": "lion"})))
+    assert (refused.code, refused.errors[0]["where"]) == ("invalid_request", "parameters.optimizer")
+    assert "'lion'" in refused.detail
+    assert "adamw, sgd, muon" in refused.hint
+
+
 @pytest.mark.parametrize("headers", [{"Content-Type": "text/plain"}, {}])
 def test_a_body_that_is_not_called_json_is_told_which_header_to_send(api, admin, headers):
     answer = admin.post("/v1/jobs", content=json.dumps(api.body()), headers=headers)

@@ -124,6 +124,8 @@ def test_a_sweep_survives_its_storing():
     [
         ({"axes": {"seed": [1, 2]}}, "seed is no axis: give seeds"),
         ({"axes": {"variants": [["natq"]]}}, "give variants"),
+        ({"axes": {"optimizer": ["adamw"], **RATES}}, "optimizer.learning_rate is part of the axis optimizer"),
+        ({"axes": {**RATES, "optimizer": ["adamw"]}}, "optimizer.learning_rate is part of the axis optimizer"),
         ({"parameters": {"variants": ["natq"]}}, "parameters has variants"),
         ({"axes": {"optimizer.learning_rate": [0.1, 0.1]}}, "a value twice"),
         ({"seeds": [1, 1]}, "seeds has a value twice"),
