@@ -77,6 +77,8 @@ class _Words:
 def parse(text: str) -> dict[str, Any]:
     """The fields of the rule that a text describes; raises ValueError that tells the grammar."""
     words = _Words(text)
+    if "\0" in text:
+        raise words.wrong("it has a NUL character")
     first, second = (words.next() or "").lower(), (text.split()[1:2] or [""])[0].lower()
     if first in ("training", "validation", "loss") and "jump" in text.lower().split()[1:3]:
         found = _loss_jump(words)

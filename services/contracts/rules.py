@@ -13,6 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from services.contracts.kinds import KINDS, result_tables
+from services.contracts.printable import NAME_PATTERN
 from services.contracts.training.numbers import METRICS as TRAINING_METRICS
 
 Level = Literal["head", "layer", "model"]
@@ -177,7 +178,12 @@ class SigmaRule(RuleFields):
         ),
     ] = "weights"
     matrix: Annotated[
-        str | None, Field(max_length=100, description="of weights and updates, only matrices of that name, such as q")
+        str | None,
+        Field(
+            max_length=100,
+            pattern=NAME_PATTERN,
+            description="of weights and updates, only matrices of that name, such as q",
+        ),
     ] = None
     above: Positive
 

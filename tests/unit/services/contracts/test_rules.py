@@ -140,3 +140,10 @@ def test_a_level_or_statistic_that_only_one_origin_has_decides_for_it():
         settled(MetricRule(metric="entropy_nats", statistic="q05", below=1), [], of_runs=True)
     loss = settled(MetricRule(metric="loss_nats", above=9), ["attention_profile"], of_runs=True)
     assert (loss.of, loss.level) == (TRAINING, "model")
+
+
+def test_a_nul_character_is_refused_with_the_text():
+    with pytest.raises(ValueError, match=r"'sigma of weights matrix q\\x00 above 3' is no rule: it has a NUL"):
+        parse("sigma of weights matrix q\0 above 3")
+    with pytest.raises(ValidationError, match="matrix"):
+        SigmaRule(matrix="q\0", above=3)
