@@ -125,9 +125,14 @@ def _damaged(conn: Connection, checkpoint_id: int, file: StoredFile, part: str) 
     """What to say of a part that is not as it was stored; a checkpoint deleted meanwhile is no damage."""
     if conn.execute("SELECT FROM keyhole.checkpoint WHERE id = %s", (checkpoint_id,)).fetchone() is None:
         return no_checkpoint(checkpoint_id)
+    otherwise = (
+        "train from the start: submit the job again with --force. Once the old one has ended, its checkpoint can go: "
+        f"keyhole checkpoint-delete {checkpoint_id}"
+        if file.name == RESUME_FILE
+        else "use another checkpoint of the run: keyhole checkpoints"
+    )
     return KeyholeError(
         ErrorCode.CHECKPOINT_DAMAGED,
         f"Checkpoint {checkpoint_id} is damaged: of {file.name}, {part} is missing or not as it was stored.",
-        "Restore the database or the checkpoint store from a backup, or use another checkpoint of the run: "
-        "keyhole checkpoints",
+        f"Restore the database or the checkpoint store from a backup, or {otherwise}",
     )

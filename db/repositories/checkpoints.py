@@ -182,24 +182,39 @@ def delete(conn: Connection, checkpoint_id: int) -> None:
     if found is None:
         raise no_checkpoint(checkpoint_id)
     run_id, step, resumable, job_id, state = found
+    _require_unread(conn, [checkpoint_id])
+    newest = newest_resumable(conn, run_id)
+    if resumable and job_id is not None and not JobState(state).terminal and newest and newest.step == step:
+        raise KeyholeError(
+            ErrorCode.CONFLICT,
+            f"Run {run_id} would go on from checkpoint {checkpoint_id}: its job {job_id} is {state}.",
+            f"Wait for it, or cancel it: keyhole cancel {job_id}",
+        )
+    conn.execute("DELETE FROM keyhole.checkpoint WHERE id = %s", (checkpoint_id,))
+
+
+def lock_unread(conn: Connection, job_id: int) -> None:
+    """Lock a training job's checkpoints; raises KeyholeError (conflict) while an open job is to read one of them."""
+    rows = conn.execute(
+        "SELECT checkpoint.id FROM keyhole.checkpoint JOIN keyhole.run ON run.id = run_id WHERE job_id = %s "
+        "ORDER BY checkpoint.id FOR UPDATE OF checkpoint",
+        (job_id,),
+    ).fetchall()
+    _require_unread(conn, [row[0] for row in rows])
+
+
+def _require_unread(conn: Connection, checkpoint_ids: Sequence[int]) -> None:
     reader = conn.execute(
-        f"SELECT reader.id FROM keyhole.checkpoint, LATERAL ({_READERS}) AS reader WHERE checkpoint.id = %s",  # noqa: S608  # the same
-        (checkpoint_id,),
+        f"SELECT reader.id, checkpoint.id FROM keyhole.checkpoint, LATERAL ({_READERS}) AS reader "  # noqa: S608  # a condition of this file
+        "WHERE checkpoint.id = ANY(%s) ORDER BY reader.id LIMIT 1",
+        (list(checkpoint_ids),),
     ).fetchone()
     if reader is not None:
         raise KeyholeError(
             ErrorCode.CONFLICT,
-            f"Job {reader[0]} is to read checkpoint {checkpoint_id}.",
+            f"Job {reader[0]} is to read checkpoint {reader[1]}.",
             f"Wait for it, or cancel it: keyhole cancel {reader[0]}",
         )
-    newest = newest_resumable(conn, run_id)
-    if resumable and state != JobState.SUCCEEDED and job_id is not None and newest and newest.step == step:
-        raise KeyholeError(
-            ErrorCode.CONFLICT,
-            f"Run {run_id} would go on from checkpoint {checkpoint_id}: its job {job_id} is {state}.",
-            f"Wait for it, or delete the job with all it made: keyhole delete {job_id}",
-        )
-    conn.execute("DELETE FROM keyhole.checkpoint WHERE id = %s", (checkpoint_id,))
 
 
 # jobs that have not ended and are to read the checkpoint of the row

@@ -10,7 +10,7 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from db import partitions
-from db.repositories import events, job_models, runs
+from db.repositories import checkpoints, events, job_models, runs
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.kinds import KINDS
 from services.contracts.states import TERMINAL_STATES, JobState
@@ -273,10 +273,14 @@ def retry(conn: Connection, job_id: int) -> None:
 
 
 def delete(conn: Connection, job_id: int) -> None:
-    """Delete a terminal job with all of its rows; the storage of its per-query tables is dropped."""
+    """Delete a terminal job with all of its rows, run and checkpoints; the storage of its per-query tables is dropped.
+
+    Raises KeyholeError (not_found; conflict while it, or a job that is to read one of its checkpoints, has not ended).
+    """
     state = _locked_state(conn, job_id)
     if not state.terminal:
         raise KeyholeError(ErrorCode.CONFLICT, f"Job {job_id} is {state}.", f"Cancel it first: keyhole cancel {job_id}")
+    checkpoints.lock_unread(conn, job_id)
     kind = conn.execute("SELECT kind FROM keyhole.job WHERE id = %s", (job_id,)).fetchone()
     assert kind is not None
     for table in KINDS[kind[0]].tables:

@@ -142,7 +142,7 @@ def retry_job(job_id: JobId, caller: Submitter, pool: Pool, settings: ServerSett
 
 @router.delete("/{job_id}", status_code=204)
 def delete_job(job_id: JobId, caller: Admin, conn: Database) -> None:
-    """Delete a job that has ended, and all of its rows."""
+    """Delete a job that has ended and all of its rows, its checkpoints too unless an open job is to read one."""
     with conn.transaction():
         jobs.delete(conn, job_id)
 

@@ -182,6 +182,26 @@ def test_only_admins_delete_and_never_what_an_open_job_is_to_read(api, keyhole, 
         keyhole.checkpoint(checkpoint)
 
 
+def test_a_training_job_whose_checkpoint_an_open_job_is_to_read_is_not_deleted(api, keyhole, admin, tmp_path):
+    with psycopg.connect(api.database_url, autocommit=True) as conn:
+        run_id = new_run(conn, JobState.SUCCEEDED, "to be read")
+        files = saved(tiny_model(6), tmp_path)
+        checkpoint = store(conn, run_id, 1, files, config=json.loads(files["config.json"].read_text()))
+        row = conn.execute("SELECT job_id FROM keyhole.run WHERE id = %s", (run_id,)).fetchone()
+    assert row is not None
+    job = keyhole.submit(
+        "gradient_scale", model=f"run:{run_id}@1", dataset=api.dataset, sequences=1, length=40, label="reader"
+    )
+    refused = admin.delete(f"/v1/jobs/{row[0]}")
+    assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
+    assert f"Job {job.id} is to read checkpoint {checkpoint}" in refused.json()["detail"]
+    assert keyhole.checkpoint(checkpoint).verify().files == 2
+    job.cancel()
+    assert admin.delete(f"/v1/jobs/{row[0]}").status_code == 204
+    with pytest.raises(KeyholeError, match=f"There is no checkpoint {checkpoint}"):
+        keyhole.checkpoint(checkpoint)
+
+
 def test_the_checkpoint_that_an_open_run_would_go_on_from_is_not_deleted(api, keyhole, tmp_path):
     (tmp_path / "resume.safetensors").write_bytes(b"state")
     with psycopg.connect(api.database_url, autocommit=True) as conn:
@@ -189,6 +209,29 @@ def test_the_checkpoint_that_an_open_run_would_go_on_from_is_not_deleted(api, ke
         checkpoint = store(conn, run_id, 1, {"resume.safetensors": tmp_path / "resume.safetensors"})
     with pytest.raises(KeyholeError, match=f"Run {run_id} would go on from checkpoint {checkpoint}"):
         keyhole.checkpoint(checkpoint).delete()
+
+
+@pytest.mark.parametrize("state", [JobState.FAILED, JobState.CANCELLED])
+def test_a_damaged_state_of_a_run_that_has_ended_says_what_to_do_and_can_be_deleted(api, keyhole, tmp_path, state):
+    (tmp_path / "resume.safetensors").write_bytes(f"state of {state}".encode())
+    with psycopg.connect(api.database_url, autocommit=True) as conn:
+        checkpoint = store(
+            conn, new_run(conn, state, f"damaged {state}"), 1, {"resume.safetensors": tmp_path / "resume.safetensors"}
+        )
+        conn.execute(
+            "UPDATE keyhole.piece SET content = set_byte(content, 0, 0) WHERE sha256 IN (SELECT piece.sha256 "
+            "FROM keyhole.checkpoint_piece AS piece JOIN keyhole.checkpoint_file AS file ON file.id = file_id "
+            "WHERE checkpoint_id = %s)",
+            (checkpoint,),
+        )
+    found = keyhole.checkpoint(checkpoint)
+    with pytest.raises(KeyholeError, match=r"of resume.safetensors, piece 0") as damaged:
+        found.verify()
+    assert "--force" in damaged.value.hint
+    assert f"keyhole checkpoint-delete {checkpoint}" in damaged.value.hint
+    found.delete()
+    with pytest.raises(KeyholeError, match=f"There is no checkpoint {checkpoint}"):
+        keyhole.checkpoint(checkpoint)
 
 
 @pytest.mark.parametrize(("place", "step"), [("0", 0), ("first", 0), ("best", 10), ("last", 20)])

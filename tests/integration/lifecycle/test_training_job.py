@@ -414,6 +414,7 @@ def test_a_state_that_is_gone_is_said_to_be(conn: Connection, database: Migrated
     with pytest.raises(KeyholeError, match="none is there") as refused:
         served(conn, database, settings, job_id)
     assert refused.value.code is ErrorCode.NOT_FOUND
+    assert "Submit it again with --force" in refused.value.hint
 
 
 def test_only_one_attempt_at_a_time_trains_a_run(conn: psycopg.Connection, settings: Settings) -> None:
