@@ -99,6 +99,14 @@ def _dataset(pool: Pool, body: WatchCreate, target: Target) -> str | None:
 def _checked_kinds(body: WatchCreate, there: Sequence[str]) -> list[str]:
     """The kinds of the probes; raises what is wrong with their parameters on whatever models come."""
     model = there[0] if there else STANDS_FOR_RUNS
+    of_queue = {name: kind.queue for name, kind in KINDS.items()}
+    training = next((item.kind for item in body.probes if of_queue.get(item.kind) == "training"), None)
+    if training is not None:
+        raise KeyholeError(
+            ErrorCode.INVALID_REQUEST,
+            f"A watch submits probes; {training} is none.",
+            f"Probes: {', '.join(name for name, queue in of_queue.items() if queue == 'probe')}.",
+        )
     planned = plan(_suite(body, model))
     if len(planned.stages) > 1 or trains(planned.stages[0]):
         raise KeyholeError(

@@ -138,6 +138,8 @@ def test_what_can_be_watched_is_listed_with_its_grammar(watched):
         ({"rules": ["gain_top below 0"], "probes": [PROBE]}, "rules.0 cannot be met"),
         ({"rules": ["sigma of product above 9"], "probes": [PROBE]}, "needs the probe entropy_bound"),
         ({"probes": [{"kind": "attention_profil"}]}, "attention_profil"),
+        ({"probes": [{"kind": "training"}]}, "A watch submits probes; training is none."),
+        ({"rules": ["loss_nats\0 above 1"]}, "loss_nats\\x00 above 1"),
         ({"probes": [{"kind": "attention_profile", "parameters": {"lenth": 3}}]}, "lenth"),
         ({"probes": [{"kind": "pattern_stability", "parameters": SMALL}]}, "compares"),
         ({"probes": [PROBE], "parameters": {"lenth": 3}}, "lenth"),
