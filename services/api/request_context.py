@@ -18,6 +18,10 @@ _QUIET = ("/v1/health", "/v1/health/ready", "/metrics")  # asked every few secon
 _log = structlog.get_logger("keyhole.api")
 
 
+class CutOff(Exception):
+    """An answer that has begun cannot be ended as promised; whoever raises it has told the log why."""
+
+
 class RequestContext:
     """ASGI middleware, written plainly: Starlette's BaseHTTPMiddleware stands in the way of streams."""
 
@@ -57,6 +61,8 @@ class RequestContext:
                 await answer(scope, receive, send_with_id)
             else:
                 await self._app(scope, self._counted(receive), send_with_id)
+        except CutOff:
+            pass  # the answer stays unfinished: the server closes the connection, and the client sees it
         except Exception as error:
             _log.error("defect", method=scope["method"], path=scope["path"], exc_info=error)
             if status:  # the answer has begun: cut it off, so that the client sees that it is not whole

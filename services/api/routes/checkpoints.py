@@ -1,13 +1,15 @@
 """/v1/checkpoints: models at steps of runs, and their files."""
 
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Annotated, Literal
 
+import structlog
 from fastapi import APIRouter, Header, Path, Query, Response
 from fastapi.responses import StreamingResponse
 
 from db import stored_files
+from db.checkpoint_pieces import BATCH_BYTES
 from db.connection import connect
 from db.repositories import checkpoints
 from db.repositories.checkpoints import CheckpointFilter, CheckpointRow
@@ -15,6 +17,7 @@ from db.stored_files import StoredFile
 from services.api import cursors
 from services.api.auth import Admin, Reader
 from services.api.database import Database, Pool, ServerSettings
+from services.api.request_context import CutOff
 from services.contracts.checkpoints import (
     REASONS,
     CheckpointDetail,
@@ -24,6 +27,8 @@ from services.contracts.checkpoints import (
     CheckpointView,
 )
 from services.contracts.errors import ErrorCode, KeyholeError
+
+_log = structlog.get_logger("keyhole.api")
 
 router = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"])
 
@@ -101,7 +106,10 @@ def checkpoint_file(
     settings: ServerSettings,
     if_none_match: Annotated[str | None, Header(max_length=1000)] = None,
 ) -> Response:
-    """One file, whole; its SHA-256 is the ETag. A connection that breaks shows as a body that is too short."""
+    """One file, whole; its SHA-256 is the ETag. A connection that breaks shows as a body that is too short.
+
+    Damage is a problem where it is found at the start; in a large file it may be found later, and breaks the body off.
+    """
     with pool.connection() as conn:
         files = {file.name: file for file in stored_files.files_of(conn, checkpoint_id)}
     if name not in files:
@@ -115,8 +123,19 @@ def checkpoint_file(
     if if_none_match and headers["ETag"] in [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]:
         return Response(status_code=304, headers={"ETag": headers["ETag"]})
     contents = _contents(settings, checkpoint_id, file)
-    begun = chain([next(contents, b"")], contents)  # what is wrong from the start is a problem, not a broken body
+    # what is wrong from the start is a problem, not a broken body; as much as a batch is in memory anyway
+    checked = list(contents if file.size <= BATCH_BYTES else islice(contents, 1))
+    begun = chain(checked, _or_cut_off(contents, checkpoint_id))
     return StreamingResponse(begun, media_type="application/octet-stream", headers=headers)
+
+
+def _or_cut_off(contents: Iterator[bytes], checkpoint_id: int) -> Iterator[bytes]:
+    """The contents of an answer that has begun; damage goes to the log and raises CutOff."""
+    try:
+        yield from contents
+    except KeyholeError as error:
+        _log.error(str(error.code), checkpoint=checkpoint_id, detail=error.message)
+        raise CutOff from error
 
 
 def _contents(settings: ServerSettings, checkpoint_id: int, file: StoredFile) -> Iterator[bytes]:
