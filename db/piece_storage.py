@@ -23,13 +23,14 @@ _FIELDS = struct.Struct(">hi32siii")  # a row up to its content: number of field
 def put(conn: Connection, pieces: Sequence[Piece], store: str | None) -> bool:
     """Have the pieces in the database, or with their bytes in ``store``; False where it must be called again.
 
-    Call in a transaction of its own. Only the bytes that are not there already are sent.
+    Call in a transaction of its own. Only the bytes that are not there already are sent; those of
+    another size than they should have are not there.
     """
     # What no row of a checkpoint refers to may be lost in a crash of the server, and the commit that refers to it is
     # written behind it: there is no need to wait for the disk here.
     conn.execute("SET LOCAL synchronous_commit = off")
     by_sha = {piece.sha256: piece for piece in sorted(pieces, key=lambda piece: piece.sha256)}  # one order of locks
-    there = _seen(conn, list(by_sha))
+    there = _seen(conn, list(by_sha.values()))
     missing = [piece for sha256, piece in by_sha.items() if sha256 not in there]
     if not missing:
         return True
@@ -57,30 +58,43 @@ def get(conn: Connection, sha256s: Sequence[bytes]) -> list[bytes | None]:
     return contents
 
 
-def _seen(conn: Connection, sha256s: list[bytes]) -> set[bytes]:
-    """Those that are there; they will not be collected for an hour."""
+# Condition of a row of ``piece`` and one of ``given``. The length of what is stored out of line costs no reading of it.
+_WHOLE = "seen_at IS NOT NULL AND piece.size = given.size AND coalesce(octet_length(content), given.size) = given.size"
+
+
+def _seen(conn: Connection, pieces: Sequence[Piece]) -> set[bytes]:
+    """Those that are there, as long as they should be; they will not be collected for an hour."""
     rows = conn.execute(
-        """
+        f"""
         WITH there AS (SELECT sha256 FROM keyhole.piece
-                       WHERE sha256 = ANY(%s) AND seen_at IS NOT NULL ORDER BY sha256 FOR NO KEY UPDATE)
+                           JOIN unnest(%s::bytea[], %s::integer[]) AS given (sha256, size) USING (sha256)
+                       WHERE {_WHOLE} ORDER BY sha256 FOR NO KEY UPDATE OF piece)
         UPDATE keyhole.piece SET seen_at = clock_timestamp() FROM there WHERE piece.sha256 = there.sha256
         RETURNING piece.sha256
-        """,
-        (sha256s,),
+        """,  # noqa: S608  # a condition of this file
+        _sizes(pieces),
         binary=True,
     )
     return {row[0] for row in rows}
 
 
+def _sizes(pieces: Sequence[Piece]) -> tuple[list[bytes], list[int]]:
+    return [piece.sha256 for piece in pieces], [len(piece.content) for piece in pieces]
+
+
 def _announced(conn: Connection, missing: Sequence[Piece], store: str | None) -> set[bytes]:
-    """Those that have a row, now locked, and no bytes: left by a writer that died, or about to be collected."""
+    """Those that have a row, now locked, but not their bytes: a writer died, they are being collected, or damaged."""
     rows = conn.execute(
-        "SELECT sha256, store FROM keyhole.piece WHERE sha256 = ANY(%s) AND seen_at IS NULL ORDER BY sha256 FOR UPDATE",
-        ([piece.sha256 for piece in missing],),
+        f"""
+        SELECT sha256, store
+        FROM keyhole.piece JOIN unnest(%s::bytea[], %s::integer[]) AS given (sha256, size) USING (sha256)
+        WHERE NOT ({_WHOLE}) ORDER BY sha256 FOR UPDATE OF piece
+        """,  # noqa: S608  # the same
+        _sizes(missing),
         binary=True,
     ).fetchall()
     for sha256, former in rows:
-        if former != store:
+        if former is not None and former != store:
             with suppress(KeyholeError):  # a store that is gone leaves what nobody can remove
                 object_store.remove(former, [sha256])
     return {row[0] for row in rows}
@@ -96,7 +110,9 @@ def _insert(conn: Connection, missing: Sequence[Piece]) -> None:
             conn.execute(
                 """
                 INSERT INTO keyhole.piece (sha256, size, content) VALUES (%s, %s, %b)
-                ON CONFLICT (sha256) DO UPDATE SET seen_at = clock_timestamp(), content = excluded.content, store = NULL
+                ON CONFLICT (sha256)
+                DO UPDATE SET seen_at = clock_timestamp(), size = excluded.size, content = excluded.content,
+                    store = NULL
                 """,
                 (piece.sha256, len(piece.content), piece.content),
             )
@@ -115,11 +131,12 @@ def _copy(conn: Connection, missing: Sequence[Piece]) -> None:
 
 def _put_outside(conn: Connection, missing: Sequence[Piece], store: str, announced: set[bytes]) -> bool:
     """Write the objects that have a row, under its lock, and announce the others."""
-    writable = {piece.sha256: piece.content for piece in missing if piece.sha256 in announced}
-    object_store.write(store, writable)
+    writable = [piece for piece in missing if piece.sha256 in announced]
+    object_store.write(store, {piece.sha256: piece.content for piece in writable})
     conn.execute(
-        "UPDATE keyhole.piece SET seen_at = clock_timestamp(), store = %s, content = NULL WHERE sha256 = ANY(%s)",
-        (store, list(writable)),
+        "UPDATE keyhole.piece SET seen_at = clock_timestamp(), size = given.size, store = %s, content = NULL "
+        "FROM unnest(%s::bytea[], %s::integer[]) AS given (sha256, size) WHERE piece.sha256 = given.sha256",
+        (store, *_sizes(writable)),
     )
     new = [piece for piece in missing if piece.sha256 not in announced]
     with conn.pipeline():

@@ -143,6 +143,34 @@ def test_damage_is_told_with_checkpoint_file_and_piece(
     assert not (out / "model.safetensors").exists(), "no file that looks whole"
 
 
+@pytest.mark.parametrize("outside", [None, "file"])
+@pytest.mark.parametrize("change", ["content = substr(content, 2)", "size = size + 1"])
+def test_a_piece_of_another_size_than_it_should_have_is_written_anew(
+    conn: psycopg.Connection, tmp_path: Path, change: str, outside: str | None
+) -> None:
+    run, files = new_run(conn), write_files(tmp_path / "in", weights())
+    first = store(conn, run, 1, files)
+    conn.execute(f"UPDATE keyhole.piece SET {change}".encode())
+    second = store(conn, run, 2, files, outside=outside and f"file://{tmp_path}/store")
+    wrong = "SELECT FROM keyhole.piece WHERE octet_length(content) <> size"
+    assert conn.execute(wrong.encode()).fetchall() == []
+    for checkpoint in (first, second):  # the same pieces
+        out = downloaded(conn, checkpoint, tmp_path / f"out-{checkpoint}")
+        assert all((out / name).read_bytes() == path.read_bytes() for name, path in files.items())
+    sizes = dict(conn.execute("SELECT sha256, size FROM keyhole.piece").fetchall())
+    for file in stored_files.files_of(conn, second):
+        assert sum(sizes[piece] for piece in file.pieces) == file.size
+
+
+def test_a_size_that_is_wrong_of_an_object_outside_is_put_right(conn: psycopg.Connection, tmp_path: Path) -> None:
+    run, files, outside = new_run(conn), write_files(tmp_path / "in", weights()), f"file://{tmp_path}/store"
+    store(conn, run, 1, files, outside=outside)
+    before = conn.execute("SELECT sha256, size FROM keyhole.piece ORDER BY sha256").fetchall()
+    conn.execute("UPDATE keyhole.piece SET size = size + 1")
+    store(conn, run, 2, files, outside=outside)
+    assert conn.execute("SELECT sha256, size FROM keyhole.piece ORDER BY sha256").fetchall() == before
+
+
 def test_a_lost_row_of_a_file_is_damage_too(conn: psycopg.Connection, tmp_path: Path) -> None:
     checkpoint = store(conn, new_run(conn), 1, write_files(tmp_path / "in", weights()))
     conn.execute(
