@@ -7,7 +7,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from db.repositories import jobs
-from services.api import resolving
+from services.api import resolving, training_sources
 from services.api.submission import new_job
 from services.api.suite_plan import PlannedStage
 from services.contracts.errors import ErrorCode, KeyholeError
@@ -34,10 +34,10 @@ async def jobs_of(
     for source in stage.models:
         models |= {model.label or each: model for each, model in found[source].items()}
     resolved = models | {each: model for series in found.values() for each, model in series.items()}
+    bodies = [each for item in stage.probes for each in _jobs_of(name, stage, item, models, resolved)]
+    await training_sources.require(turns, [made.parameters for made, _ in bodies], settings)
     every = [
-        new_job(made, of_job, datasets[made.dataset], token_id=token_id, settings=settings)
-        for item in stage.probes
-        for made, of_job in _jobs_of(name, stage, item, models, resolved)
+        new_job(made, of_job, datasets[made.dataset], token_id=token_id, settings=settings) for made, of_job in bodies
     ]
     if len(every) > MOST_JOBS:
         raise KeyholeError(

@@ -12,7 +12,7 @@ from psycopg_pool import ConnectionPool
 
 from db.repositories import job_requests, jobs
 from db.repositories.runs import NewRun
-from services.api import enqueue, resolving
+from services.api import enqueue, resolving, training_sources
 from services.api.definitions import refuse_other_routing
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.jobs import JobCreateFields
@@ -60,6 +60,7 @@ async def submit(
             return Submitted(earlier, reused=True)
     sources = [body.model, *body.parameters.other_models()]
     models, dataset = await resolving.resolve(turns, sources, body.dataset, settings)
+    await training_sources.require(turns, [body.parameters], settings)
     new = new_job(body, models, dataset, token_id=token_id, settings=settings)
     submitted = await run_in_threadpool(_store, pool, new, request, body.force)
     if not submitted.reused:
