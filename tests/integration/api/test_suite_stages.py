@@ -176,6 +176,7 @@ def test_a_crash_between_insert_and_commit_submits_nothing_and_the_next_look_all
 
 def test_what_may_pass_keeps_a_stage_waiting_and_tells_what(suites, conn, monkeypatch):
     monkeypatch.setattr(resolving, "WAIT_S", 0.05)
+    monkeypatch.setattr(following_stages, "_patience", following_stages._Patience())  # of suites of other databases
     suite_id = suites.suite(probes=trainings(0), stages=[profile(["runs@last"])])
     train(conn, members(conn, suite_id)[0].id)
 
