@@ -30,10 +30,10 @@ demo: setup
 down:
 	@test ! -x $(BIN)/keyhole || $(BIN)/keyhole down
 
-# Unit and integration tests side by side, a file in one process; those that start and kill services one after another.
+# Side by side, a file in one process. Those that start and kill services wait more than they compute: two at a time.
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile tests/unit tests/integration tests/architecture
-	$(BIN)/python -m pytest tests/acceptance tests/gpu
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/acceptance tests/gpu
 
 test-gpu: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m gpu tests/gpu
