@@ -28,22 +28,8 @@ class NewAlert:
 
 
 @dataclass(frozen=True)
-class AlertRow:
+class AlertRow(NewAlert):
     id: int
-    watch_id: int
-    rule: int
-    run_id: int | None
-    job_id: int | None
-    source: str | None
-    step: int | None
-    metric: str
-    matrix: str | None
-    layer: int | None
-    head: int | None
-    value: float
-    threshold: float
-    others: int
-    message: str
     created_at: datetime
     deliver_at: datetime | None
     deliveries: int

@@ -4,27 +4,17 @@ Reparametrised layers are measured as they are used. Nothing is kept between the
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedModel
 
+from services.contracts.training.numbers import Matrix
 from workers.attention.spectral import largest_singular_value
 from workers.training.linear_layers import matrices
 
 
-@dataclass(frozen=True)
-class MatrixNorms:
-    layer: int
-    matrix: str
-    height: int  # outputs
-    width: int  # inputs
-    weight_sigma: float  # ‖W‖₂
-    update_sigma: float | None  # ‖W − W before the step‖₂; none if the step was not watched
-
-
 class Spectra:
-    """At a step that is asked: ``before_step()``, the optimizer's step, ``after_step()``."""
+    """At a step that is asked: ``before_step()``, the optimizer's step, ``after_step(step)``."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._matrices = matrices(model)
@@ -36,8 +26,8 @@ class Spectra:
         self._before = [matrix.weight().clone() for matrix in self._matrices]
 
     @torch.no_grad()
-    def after_step(self) -> list[MatrixNorms]:
-        """Norms of all matrices now, and of their change since ``before_step``, if that was called."""
+    def after_step(self, step: int) -> list[Matrix]:
+        """Norms of all matrices after step ``step``, and of their change since ``before_step``, if that was called."""
         now = [matrix.weight() for matrix in self._matrices]
         sigmas = _norms(now)
         if self._before is None:
@@ -46,7 +36,7 @@ class Spectra:
             updates = [*_norms([weight - old for weight, old in zip(now, self._before, strict=True)])]
         self._before = None
         return [
-            MatrixNorms(matrix.layer, matrix.name, weight.shape[0], weight.shape[1], sigma, update)
+            Matrix(step, matrix.layer, matrix.name, weight.shape[0], weight.shape[1], sigma, update)
             for matrix, weight, sigma, update in zip(self._matrices, now, sigmas, updates, strict=True)
         ]
 

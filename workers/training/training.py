@@ -193,10 +193,7 @@ class Trainer:
             routing = self._installed.definition.routing
             rows += attention_metrics(self.model, routing, profiled, step=self.step, **where)
             if self._spectra is not None:
-                matrices = [
-                    Matrix(self.step, of.layer, of.matrix, of.height, of.width, of.weight_sigma, of.update_sigma)
-                    for of in self._spectra.after_step()
-                ]
+                matrices = self._spectra.after_step(self.step)
         sink.measured(rows, matrices)
         return loss
 

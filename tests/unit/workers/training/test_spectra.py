@@ -73,7 +73,7 @@ def test_norms_of_weights_and_of_their_last_update_equal_the_svd(family: str, va
     model = _attached(family)
     installed = install(model, variants)
     spectra, made = Spectra(model), optimizers.build(model, AdamW())
-    first = spectra.after_step()
+    first = spectra.after_step(0)
     assert all(row.update_sigma is None for row in first)
     for step in range(3):
         model.zero_grad()
@@ -83,16 +83,17 @@ def test_norms_of_weights_and_of_their_last_update_equal_the_svd(family: str, va
         spectra.before_step()
         made[0].step()
         installed.after_step()
-        rows = spectra.after_step()
+        rows = spectra.after_step(step)
     after = installed.effective_weights()
     assert len(rows) == len(first)
+    assert {row.step for row in rows} == {2}
     for row in rows:
         old, new = (_cut(state, row.layer, row.matrix, family) for state in (before, after))
         assert (row.height, row.width) == tuple(new.shape)
         # Lanczos in float32; weights in float64
         assert row.weight_sigma == pytest.approx(torch.linalg.svdvals(new)[0].item(), rel=1e-5)
         assert row.update_sigma == pytest.approx(torch.linalg.svdvals(new - old)[0].item(), rel=1e-4)
-    assert all(row.update_sigma is None for row in spectra.after_step())  # nothing is kept from step to step
+    assert all(row.update_sigma is None for row in spectra.after_step(3))  # nothing is kept from step to step
 
 
 def _cut(state: dict[str, torch.Tensor], layer: int, matrix: str, family: str) -> torch.Tensor:
