@@ -7,6 +7,8 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
+from dashboard.queries.paging import Page, page_of, upwards
+
 MOST_WATCHES = 100
 MOST_CHECKPOINTS = 100
 
@@ -143,15 +145,6 @@ class Filters:
 
 
 @dataclass(frozen=True)
-class Page:
-    """One page of alerts, the newest first; ``older`` and ``newer`` say whether there are alerts beyond it."""
-
-    lines: list[AlertLine]
-    older: bool
-    newer: bool
-
-
-@dataclass(frozen=True)
 class Options:
     """What the filters offer."""
 
@@ -176,29 +169,25 @@ def checkpoints(conn: psycopg.Connection, watch: int, limit: int = MOST_CHECKPOI
         return cursor.execute(CHECKPOINTS.encode(), {"watch": watch, "limit": limit}).fetchall()
 
 
-def statement(filters: Filters, *more: str, upwards: bool = False) -> str:
+def statement(filters: Filters, *more: str, rising: bool = False) -> str:
     """The query of the alerts that match, with ``limit`` left open."""
     conditions = [_CONDITIONS[name] for name in filters.given()]
     conditions += [_SEEN[filters.seen]] if filters.seen in _SEEN else []
     where = f"\nWHERE {' AND '.join([*conditions, *more])}" if conditions or more else ""
-    order = "ASC" if upwards else "DESC"
+    order = "ASC" if rising else "DESC"
     return f"SELECT {_COLUMNS}\n{_FROM}{where}\nORDER BY alert.id {order} LIMIT %(limit)s"  # conditions written above
 
 
 def alert_page(
     conn: psycopg.Connection, filters: Filters, *, before: int | None = None, after: int | None = None, limit: int = 25
-) -> Page:
+) -> Page[AlertLine]:
     """Alerts with numbers below ``before``, or else those next above ``after``, or else the newest."""
     values: dict[str, Any] = {**filters.given(), "before": before, "after": after, "limit": limit + 1}
-    upwards = before is None and after is not None
-    beyond = ["alert.id > %(after)s"] if upwards else ["alert.id < %(before)s"] if before is not None else []
+    rising = upwards(before, after)
+    beyond = ["alert.id > %(after)s"] if rising else ["alert.id < %(before)s"] if before is not None else []
     with conn.cursor(row_factory=class_row(AlertLine)) as cursor:
-        lines = cursor.execute(statement(filters, *beyond, upwards=upwards).encode(), values).fetchall()
-    more = len(lines) > limit
-    lines = lines[:limit]
-    if upwards:
-        return Page(lines[::-1], older=True, newer=more)
-    return Page(lines, older=more, newer=before is not None)
+        lines = cursor.execute(statement(filters, *beyond, rising=rising).encode(), values).fetchall()
+    return page_of(lines, limit, before=before, after=after)
 
 
 def alert(conn: psycopg.Connection, number: int) -> AlertLine | None:

@@ -8,6 +8,8 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
+from dashboard.queries.paging import Page, page_of, upwards
+
 REASONS = ("first", "interval", "log", "asked", "best", "last", "resume", "imported")
 
 
@@ -39,13 +41,6 @@ class Filters:
     largest_step: int | None = None
     largest_loss_nats: float | None = None
     resumable: bool = False
-
-
-@dataclass(frozen=True)
-class Page:
-    lines: list[CheckpointLine]
-    older: bool
-    newer: bool
 
 
 @dataclass(frozen=True)
@@ -104,18 +99,13 @@ def _values(filters: Filters) -> dict[str, Any]:
 
 def checkpoint_page(
     conn: psycopg.Connection, filters: Filters, *, before: int | None = None, after: int | None = None, limit: int = 25
-) -> Page:
+) -> Page[CheckpointLine]:
     """Checkpoints with numbers below ``before``, or else those next above ``after``, or else the newest."""
-    upwards = before is None and after is not None
-    query = _PAGE.format(line=_LINE, matching=_MATCHING, direction="ASC" if upwards else "DESC")
+    query = _PAGE.format(line=_LINE, matching=_MATCHING, direction="ASC" if upwards(before, after) else "DESC")
     values = _values(filters) | {"before": before, "after": after, "limit": limit + 1}
     with conn.cursor(row_factory=class_row(CheckpointLine)) as cursor:
         lines = cursor.execute(query.encode(), values).fetchall()
-    more = len(lines) > limit
-    lines = lines[:limit]
-    if upwards:
-        return Page(lines[::-1], older=True, newer=more)
-    return Page(lines, older=more, newer=before is not None)
+    return page_of(lines, limit, before=before, after=after)
 
 
 def sizes(conn: psycopg.Connection, filters: Filters) -> Sizes:

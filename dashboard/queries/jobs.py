@@ -8,6 +8,8 @@ from typing import Any, overload
 import psycopg
 from psycopg.rows import class_row
 
+from dashboard.queries.paging import Page, page_of, upwards
+
 LATEST_EVENTS = 200  # of a job's history on its page; the stored history has one event per shard
 
 
@@ -93,15 +95,6 @@ class Filters:
     text: str = ""
 
 
-@dataclass(frozen=True)
-class Page:
-    """One page of the list, newest first; ``older`` and ``newer`` say whether there are jobs beyond it."""
-
-    lines: list[JobLine]
-    older: bool
-    newer: bool
-
-
 _LINE = """id AS job_id, kind, state, phase, label, model, dataset, shards, shards_done, rows,
        created_at, started_at, finished_at, duration_s, error_code"""
 
@@ -141,7 +134,7 @@ def models(conn: psycopg.Connection) -> list[str]:
 
 def job_page(
     conn: psycopg.Connection, filters: Filters, *, before: int | None = None, after: int | None = None, limit: int = 25
-) -> Page:
+) -> Page[JobLine]:
     """Jobs with numbers below ``before``, or else those next above ``after``, or else the newest."""
     text = _storable(filters.text).strip()
     pattern = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
@@ -155,15 +148,10 @@ def job_page(
         "after": after,
         "limit": limit + 1,
     }
-    upwards = before is None and after is not None
-    query = _JOB_PAGE.format(line=_LINE, direction="ASC" if upwards else "DESC")
+    query = _JOB_PAGE.format(line=_LINE, direction="ASC" if upwards(before, after) else "DESC")
     with conn.cursor(row_factory=class_row(JobLine)) as cursor:
         lines = cursor.execute(query.encode(), values).fetchall()
-    more = len(lines) > limit
-    lines = lines[:limit]
-    if upwards:
-        return Page(lines[::-1], older=True, newer=more)
-    return Page(lines, older=more, newer=before is not None)
+    return page_of(lines, limit, before=before, after=after)
 
 
 @overload

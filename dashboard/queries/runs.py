@@ -7,6 +7,8 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
+from dashboard.queries.paging import Page, page_of, upwards
+
 
 @dataclass(frozen=True)
 class RunLine:
@@ -64,15 +66,6 @@ class Filters:
 
 
 @dataclass(frozen=True)
-class Page:
-    """One page of the list, newest first; ``older`` and ``newer`` say whether there are runs beyond it."""
-
-    lines: list[RunLine]
-    older: bool
-    newer: bool
-
-
-@dataclass(frozen=True)
 class Options:
     """What the filters offer."""
 
@@ -117,7 +110,7 @@ JOIN analysis.run USING (job_id) ORDER BY suite.id DESC LIMIT 500"""
 
 def run_page(
     conn: psycopg.Connection, filters: Filters, *, before: int | None = None, after: int | None = None, limit: int = 25
-) -> Page:
+) -> Page[RunLine]:
     """Runs with numbers below ``before``, or else those next above ``after``, or else the newest."""
     text = _storable(filters.text).strip()
     pattern = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
@@ -133,15 +126,10 @@ def run_page(
         "after": after,
         "limit": limit + 1,
     }
-    upwards = before is None and after is not None
-    query = _RUN_PAGE.format(line=_LINE, direction="ASC" if upwards else "DESC")
+    query = _RUN_PAGE.format(line=_LINE, direction="ASC" if upwards(before, after) else "DESC")
     with conn.cursor(row_factory=class_row(RunLine)) as cursor:
         lines = cursor.execute(query.encode(), values).fetchall()
-    more = len(lines) > limit
-    lines = lines[:limit]
-    if upwards:
-        return Page(lines[::-1], older=True, newer=more)
-    return Page(lines, older=more, newer=before is not None)
+    return page_of(lines, limit, before=before, after=after)
 
 
 def _storable(text: str) -> str:

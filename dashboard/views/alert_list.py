@@ -11,10 +11,11 @@ from dashboard import url
 from dashboard.connection import reading
 from dashboard.downloads import all_records
 from dashboard.formats import NOTHING
+from dashboard.page_turning import page_buttons
 from dashboard.pages import ALERTS
 from dashboard.problems import show
 from dashboard.queries import alerts as alert_queries
-from dashboard.queries.alerts import AlertLine, Filters, Page
+from dashboard.queries.alerts import AlertLine, Filters
 from dashboard.queries.text import as_text
 from dashboard.views.alert_actions import acknowledge
 from services.contracts.errors import KeyholeError
@@ -41,7 +42,7 @@ def alert_list(filters: Filters) -> None:
     _open_selected()
     _table(page.lines)
     st.caption("Click a row to see the alert in full, with the ways to its run, job and checkpoint.")
-    _cursors(page)
+    page_buttons(page, lambda line: line.alert_id)
     unseen = [line.alert_id for line in page.lines if line.acknowledged_at is None]
     if unseen:
         acknowledge(unseen, f"these {len(unseen)}" if len(unseen) > 1 else f"alert {unseen[0]}", key="page")
@@ -138,19 +139,3 @@ def _open_selected() -> None:
     if clicked is not None and clicked != st.session_state.get("alert_opened"):
         st.session_state["alert_opened"] = clicked
         st.switch_page(ALERTS, query_params={**st.query_params.to_dict(), "alert": str(clicked)})
-
-
-def _cursors(page: Page) -> None:
-    if not (page.older or page.newer):
-        return
-    with st.container(horizontal=True, gap="small"):
-        if st.button("Newer", icon=":material/chevron_left:", disabled=not page.newer):
-            _go(after=page.lines[0].alert_id)
-        if st.button("Older", icon=":material/chevron_right:", icon_position="right", disabled=not page.older):
-            _go(before=page.lines[-1].alert_id)
-
-
-def _go(before: int | None = None, after: int | None = None) -> None:
-    url.write("before", before)
-    url.write("after", after)
-    st.rerun()

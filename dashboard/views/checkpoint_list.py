@@ -11,6 +11,7 @@ from dashboard import url
 from dashboard.connection import reading
 from dashboard.downloads import all_records
 from dashboard.formats import NOTHING, byte_size, count, percent, told_apart
+from dashboard.page_turning import page_buttons
 from dashboard.pages import CHECKPOINTS
 from dashboard.queries import checkpoints as queries
 from dashboard.queries import runs as run_queries
@@ -53,7 +54,7 @@ def checkpoint_list() -> None:
         return
     _sizes(sizes, storage, filtered=filters != Filters())
     _table(page.lines)
-    _cursors(page)
+    page_buttons(page, lambda line: line.checkpoint_id)
     all_records("checkpoints", lambda: _records(filters), f"all that match the filters, up to {DOWNLOAD_ROWS:,}")
 
 
@@ -231,22 +232,6 @@ CHECKPOINT_COLUMNS: dict[str, Any] = {
     "Architecture": _column.TextColumn(width=95),
     "Stored": _column.DatetimeColumn(format="distance", width=125),
 }
-
-
-def _cursors(page: queries.Page) -> None:
-    if not (page.older or page.newer):
-        return
-    with st.container(horizontal=True, gap="small"):
-        if st.button("Newer", icon=":material/chevron_left:", disabled=not page.newer):
-            _go(after=page.lines[0].checkpoint_id)
-        if st.button("Older", icon=":material/chevron_right:", icon_position="right", disabled=not page.older):
-            _go(before=page.lines[-1].checkpoint_id)
-
-
-def _go(before: int | None = None, after: int | None = None) -> None:
-    url.write("before", before)
-    url.write("after", after)
-    st.rerun()
 
 
 def _records(filters: Filters) -> list[dict[str, object]]:

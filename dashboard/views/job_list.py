@@ -9,6 +9,7 @@ import streamlit as st
 from dashboard import url
 from dashboard.connection import reading
 from dashboard.formats import NOTHING, count, duration, told_apart
+from dashboard.page_turning import page_buttons
 from dashboard.pages import JOBS
 from dashboard.problems import show
 from dashboard.queries import jobs as job_queries
@@ -97,7 +98,7 @@ def _live(filters: Filters) -> None:
         return
     _open_selected()
     _table(page.lines)
-    _cursors(page)
+    page_buttons(page, lambda line: line.job_id)
 
 
 def _counts(counts: dict[str, int]) -> None:
@@ -174,22 +175,6 @@ def _table(lines: list[JobLine]) -> None:
         },
     )
     st.caption("Click a row to open the job, with its label, model and data set in full.")
-
-
-def _cursors(page: job_queries.Page) -> None:
-    if not (page.older or page.newer):
-        return
-    with st.container(horizontal=True, gap="small"):
-        if st.button("Newer", icon=":material/chevron_left:", disabled=not page.newer):
-            _go(after=page.lines[0].job_id)
-        if st.button("Older", icon=":material/chevron_right:", icon_position="right", disabled=not page.older):
-            _go(before=page.lines[-1].job_id)
-
-
-def _go(before: int | None = None, after: int | None = None) -> None:
-    url.write("before", before)
-    url.write("after", after)
-    st.rerun()
 
 
 def _downloads(filters: Filters) -> None:

@@ -17,6 +17,7 @@ from dashboard.connection import reading
 from dashboard.downloads import all_records
 from dashboard.formats import NOTHING, count, told_apart
 from dashboard.live import RUNS_RENEW_S
+from dashboard.page_turning import page_buttons
 from dashboard.pages import RUNS
 from dashboard.problems import show
 from dashboard.queries import runs as run_queries
@@ -54,7 +55,7 @@ def run_list() -> None:
         return
     numbers = [line.run_id for line in page.lines]
     st.fragment(_table, run_every=RUNS_RENEW_S if any(map(in_motion, page.lines)) else None)(numbers)
-    _cursors(page)
+    page_buttons(page, lambda line: line.run_id)
     all_records(
         "runs", lambda: _records(filters), f"all runs that match the filters, up to {DOWNLOAD_ROWS:,}, as they are now"
     )
@@ -218,22 +219,6 @@ COLUMNS: dict[str, Any] = {
     "Model": _column.TextColumn(width=150),
     "Submitted": _column.DatetimeColumn(format="distance", width=115),
 }
-
-
-def _cursors(page: run_queries.Page) -> None:
-    if not (page.older or page.newer):
-        return
-    with st.container(horizontal=True, gap="small"):
-        if st.button("Newer", icon=":material/chevron_left:", disabled=not page.newer):
-            _go(after=page.lines[0].run_id)
-        if st.button("Older", icon=":material/chevron_right:", icon_position="right", disabled=not page.older):
-            _go(before=page.lines[-1].run_id)
-
-
-def _go(before: int | None = None, after: int | None = None) -> None:
-    url.write("before", before)
-    url.write("after", after)
-    st.rerun()
 
 
 def _records(filters: Filters) -> list[dict[str, object]]:
