@@ -124,7 +124,7 @@ def _loss_jump(words: _Words) -> dict[str, Any]:
     window = None
     if over == "median" and words.take("of"):
         size = words.number()
-        if size != int(size):
+        if not size.is_integer():  # neither are inf and nan
             raise words.wrong(f"a median is of a whole number of values, not {size:g}")
         window = int(size)
     return {"type": "loss_jump", "loss": loss, "above": above, "unit": unit, "over": over, "window": window}
@@ -167,8 +167,10 @@ def written(rule: AnyRule) -> str:
             parts = [name, rule.level, statistic, side, _number(rule.threshold)]
         case LossJumpRule():
             size = f"{_number(rule.above)}{'%' if rule.unit == 'percent' else ' nats'}"
-            window = f"over median of {rule.window}" if rule.window != _WINDOW else None
-            parts = [rule.loss, "loss jump", size, window or (f"over {rule.over}" if rule.over else None)]
+            over = f"over {rule.over}" if rule.over else None
+            if rule.reference == "median" and rule.window != _WINDOW:
+                over = f"over median of {rule.window}"
+            parts = [rule.loss, "loss jump", size, over]
         case SigmaRule():
             matrix = f"matrix {rule.matrix}" if rule.matrix else None
             parts = ["sigma of", rule.of, matrix, "above", _number(rule.above)]

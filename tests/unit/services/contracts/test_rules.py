@@ -84,6 +84,8 @@ def test_every_metric_at_every_level_can_be_written_and_read(place, limit, below
         ("loss jump", "a number"),
         ("loss jump 1 over mean", "minimum or median is missing before 'mean'"),
         ("loss jump 1 over median of 2.5", "whole number"),
+        ("loss jump 1 over median of inf", "a whole number of values, not inf"),
+        ("loss jump 1 over median of nan", "a whole number of values, not nan"),
         ("sigma of queries above 3", "weights, updates, scores or product is missing before 'queries'"),
         ("entropy within 3 of limit", "bound is missing before 'limit'"),
         ("entropy_nats below 0.5 recovering 10", "it ends before %"),
@@ -118,6 +120,13 @@ def test_a_rule_about_what_there_is_not_is_told_what_there_is(text: str, told: s
     assert told in str(error.value)
 
 
+def test_a_window_is_written_only_where_a_median_is_taken():
+    least = LossJumpRule(loss="validation", above=1, window=50)
+    assert written(least) == "validation loss jump 1 nats"
+    assert written(LossJumpRule(above=1, over="minimum", window=50)) == "training loss jump 1 nats over minimum"
+    assert written(LossJumpRule(above=1, window=50)) == "training loss jump 1 nats over median of 50"
+
+
 def test_a_rule_needs_one_side():
     for sides in ({}, {"below": 1.0, "above": 2.0}):
         with pytest.raises(ValidationError, match="either below or above"):
@@ -135,7 +144,8 @@ def test_an_open_rule_is_about_the_watchs_probe_and_else_about_the_training():
 
 
 def test_a_level_or_statistic_that_only_one_origin_has_decides_for_it():
-    assert settled(MetricRule(metric="entropy_nats", statistic="q05", below=1), ["attention_profile"], of_runs=True).of
+    quantile = settled(MetricRule(metric="entropy_nats", statistic="q05", below=1), ["attention_profile"], of_runs=True)
+    assert quantile.of == "attention_profile"
     with pytest.raises(ValueError, match="'entropy_nats q05'"):
         settled(MetricRule(metric="entropy_nats", statistic="q05", below=1), [], of_runs=True)
     loss = settled(MetricRule(metric="loss_nats", above=9), ["attention_profile"], of_runs=True)
