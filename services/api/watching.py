@@ -25,6 +25,7 @@ from services.api.follower import Follower, Surroundings
 from services.api.watch_judging import judge, measures
 from services.api.watched_series import in_progress, present
 from services.contracts.errors import ErrorCode, KeyholeError
+from services.contracts.sources import step_in
 from services.contracts.suites import SuiteCreate
 from services.contracts.watches import Target, parse_target
 
@@ -87,12 +88,11 @@ async def _poll_one(surroundings: Surroundings, watch: WatchRow) -> None:
 
 
 def step_of(source: str) -> int | None:
-    """The last number in the name of a checkpoint; None if it has none, or is the hash of a commit."""
+    """The step that the name of a checkpoint tells; None if it has no number, or is the hash of a commit."""
     last = re.split("[/@]", source)[-1]
-    numbers = re.findall(r"[0-9]+", last)
-    if not numbers or (source.startswith("hf:") and re.fullmatch("[0-9a-f]{40}", last)):
+    if source.startswith("hf:") and re.fullmatch("[0-9a-f]{40}", last):
         return None
-    return int(numbers[-1][-12:])
+    return step_in(last)
 
 
 async def _submit_all(surroundings: Surroundings, watch: WatchRow, news: Sequence[New]) -> None:

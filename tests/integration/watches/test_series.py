@@ -210,9 +210,10 @@ def test_every_commit_of_a_branch_is_a_checkpoint(watched, monkeypatch):
         ("path:/runs/a3/checkpoint", None),
         ("hf:org/m7@step143000", 143000),
         ("hf:org/m7@stage1-step5", 5),
+        ("hf:org/m7@step1000-tokens4B", 1000),
         ("hf:org/m7@" + "1" * 40, None),
         ("path:/runs/step-0", 0),
     ],
 )
-def test_the_step_is_the_last_number_of_the_name(source, step):
+def test_the_step_is_that_of_the_name_as_everywhere(source, step):
     assert step_of(source) == step
