@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
 from services.contracts.training.training import TrainingParameters
+from services.sources.model_folder import TOKENIZER_FILES
 from workers.models.loaded import Architecture, describe
 from workers.models.memory import require_training_memory
 from workers.models.tokenizer import load_tokenizer
@@ -23,7 +24,7 @@ from workers.training import data, start, state
 from workers.training.ranks import Ranks
 from workers.training.training import Trainer
 
-CHECKPOINT_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", state.FILE)
+CHECKPOINT_FILES = ("config.json", *TOKENIZER_FILES, state.FILE)
 
 
 @dataclass(frozen=True)

@@ -64,13 +64,16 @@ def trained_tokenizer(
 
 
 def tokenizer_of(folder: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer out of the files of a checkpoint; raises KeyholeError (model_refused) if they are damaged."""
+    """The tokenizer of a folder in the cache; raises KeyholeError (model_refused) if its files are damaged."""
     vet_tokenizer(folder / "tokenizer.json")
     return load_tokenizer(folder)
 
 
 def tokenizer_files(tokenizer: PreTrainedTokenizerFast, folder: Path) -> dict[str, Path]:
-    """Write the files that go with each checkpoint into ``folder``; by name."""
+    """Write the files that go with each checkpoint into ``folder``; by name.
+
+    Chat templates, which save_pretrained writes beside them, are no part of a model's identity here, and stay out.
+    """
     tokenizer.save_pretrained(folder)
     return {name: folder / name for name in TOKENIZER_FILES if (folder / name).is_file()}
 

@@ -27,6 +27,7 @@ from workers.training.data import TrainingData, sequences_of_step
 from workers.training.divergence import Watch
 from workers.training.ranks import Ranks
 from workers.training.spectra import Spectra
+from workers.training.tokenizer import tokenizer_files
 from workers.training.validation import bits_per_byte, validation_loss_nats
 
 _MOST_UNSEEN = 16  # steps whose loss was not looked at yet: a look makes the CPU wait for a GPU
@@ -207,9 +208,8 @@ class Trainer:
         (folder / "config.json").write_text(json.dumps(config, indent=1))
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self._effective().items()}
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-        if tokenizer is not None:
-            tokenizer.save_pretrained(folder)
-        return {path.name: path for path in sorted(folder.iterdir())}
+        written = {name: folder / name for name in ("config.json", "model.safetensors")}
+        return written | ({} if tokenizer is None else tokenizer_files(tokenizer, folder))
 
     def _effective(self) -> dict[str, Any]:
         self.model.eval()

@@ -8,7 +8,10 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 from transformers import AutoModelForCausalLM, GPT2Config
 
+from services.contracts.settings import Settings
 from services.contracts.sources import parse_model_source
+from services.sources.file_identity import folder_sha256
+from tests.unit.workers.data.tokenizers_for_tests import byte_tokenizer
 from tests.unit.workers.training.small_runs import (
     MODEL,
     Told,
@@ -18,7 +21,9 @@ from tests.unit.workers.training.small_runs import (
     trained,
     trainer,
 )
+from workers.models.loading import load_folder
 from workers.models.staging import folder_of_this_process
+from workers.models.tokenizer import tokenizer_sha256
 from workers.training import start, state
 from workers.training.data import sequences_of_step
 from workers.training.divergence import DivergedError
@@ -200,6 +205,30 @@ def test_the_plain_model_that_is_written_computes_what_was_trained(tmp_path: Pat
     with torch.no_grad():
         # float32 logits of size 1 over two layers
         torch.testing.assert_close(plain(tokens).logits, made.model(tokens).logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ messages }}", {"default": "{{ messages }}", "tools": "{{ tools }}"}], ids=type
+)
+def test_what_is_stored_of_a_tokenizer_with_chat_templates_is_the_model_that_is_loaded(
+    template: Any, tmp_path: Path
+) -> None:
+    """save_pretrained writes templates into files, or a folder, of which the digest of a model knows nothing."""
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = template
+    asked = parameters(steps=1)
+    wide = MODEL.replace("vocabulary=64", "vocabulary=300")
+    (tmp_path / "written").mkdir()
+    files = trainer(asked, wide).write_model(tmp_path / "written", tokenizer)
+    assert set(files) == {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    stored = tmp_path / "stored"
+    stored.mkdir()
+    for name, path in files.items():
+        path.rename(stored / name)
+    loaded = load_folder(stored, device="cpu", dtype="float32", settings=Settings(home=tmp_path))
+    assert loaded.identity == f"sha256:{folder_sha256(stored, list(files))}"
+    assert loaded.tokenizer is not None
+    assert tokenizer_sha256(loaded.tokenizer) == tokenizer_sha256(tokenizer)
 
 
 def test_a_state_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
