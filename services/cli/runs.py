@@ -2,12 +2,14 @@
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from services.cli import output, waiting
+from services.cli.exit_codes import ExitCode
 from services.cli.jobs import api
 from services.cli.output import Json
 from services.contracts.runs import RunDetail, RunView
@@ -15,6 +17,7 @@ from services.contracts.runs import RunDetail, RunView
 if TYPE_CHECKING:
     from services.client import Run
 
+_LOSSES = ("loss_nats", "validation_loss_nats")
 _CURVE_ROWS = 24  # of the table of losses; --csv has all
 
 
@@ -58,7 +61,9 @@ def runs(
 
 def run(
     run_id: Annotated[int, typer.Argument(metavar="ID", min=1, help="The run's number.")],
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until its job has ended.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until its job has ended, and exit with its code.")
+    ] = False,
     metric: Annotated[
         list[str] | None, typer.Option(help="Numbers by step to show or write; repeatable. All, if written.")
     ] = None,
@@ -69,17 +74,19 @@ def run(
 ) -> None:
     """Show a training run: its losses by step, its checkpoints; or write its numbers as CSV."""
     found = api().run(run_id)
+    code = ExitCode.OK
+    if wait and found.detail.job_id is not None:
+        code = waiting.until_ended(found.job)
+        found.refresh()
     if csv is not None:
         _write(found, metric or (), csv)
-        return
-    if wait and found.detail.job_id is not None:
-        waiting.wait(found.job, json=json)
-    if json:
+    elif json:
         output.as_json(found.detail)
-        return
-    _show(found.detail)
-    _curves(found, metric or ("loss_nats", "validation_loss_nats"))
-    _checkpoints(found.detail)
+    else:
+        _show(found.detail)
+        _curves(found, metric)
+        _checkpoints(found.detail)
+    raise typer.Exit(code)
 
 
 def _show(detail: RunDetail) -> None:
@@ -110,12 +117,18 @@ def _show(detail: RunDetail) -> None:
     )
 
 
-def _curves(found: "Run", names: tuple[str, ...] | list[str]) -> None:
-    """The numbers of the whole model by step, at some steps if there are many."""
-    curves = {name: found.curve(name) for name in names if name in found.detail.metrics}
-    for name in set(names) - curves.keys():
-        if found.detail.metrics and not name.endswith("loss_nats"):
-            output.message(f"Run {found.id} has no {name!r}; it has {', '.join(found.detail.metrics)}.")
+def _curves(found: "Run", asked: Sequence[str] | None) -> None:
+    """The numbers of the whole model by step, at some steps if there are many; the losses unless others are asked."""
+    curves = {}
+    for name in dict.fromkeys(asked or _LOSSES):
+        curve = found.curve(name) if name in found.detail.metrics else None
+        if curve is not None and not curve.empty:
+            curves[name] = curve
+        elif asked and curve is not None:
+            output.message(f"{name} of run {found.id} is known only by layer or head; --csv FILE writes it.")
+        elif asked:
+            there = f"it has {', '.join(found.detail.metrics)}" if found.detail.metrics else "it has no numbers yet"
+            output.message(f"Run {found.id} has no {name!r}; {there}.")
     steps = sorted({step for curve in curves.values() for step in curve.index})
     if not steps:
         return
@@ -145,7 +158,7 @@ def _checkpoints(detail: RunDetail) -> None:
     )
 
 
-def _write(found: "Run", names: tuple[str, ...] | list[str], path: Path) -> None:
+def _write(found: "Run", names: Sequence[str], path: Path) -> None:
     with found.metrics_file("csv", names) as body:
         if str(path) == "-":
             shutil.copyfileobj(body, sys.stdout.buffer)

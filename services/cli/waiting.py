@@ -17,7 +17,17 @@ _CODES = {JobState.FAILED: ExitCode.JOB_FAILED, JobState.CANCELLED: ExitCode.JOB
 
 
 def wait(job: "Job", *, json: bool) -> None:
-    """Wait for the job's end and tell of it. Ctrl-C stops the waiting, not the job."""
+    """Wait for the job's end, tell of it, and exit with its code."""
+    code = until_ended(job)
+    if json:
+        output.as_json(job.detail)
+    else:
+        output.data(ending(job.detail))
+    raise typer.Exit(code)
+
+
+def until_ended(job: "Job") -> ExitCode:
+    """Wait for the job's end; returns the exit code of how it ended. Ctrl-C stops the waiting, not the job."""
     from services.client import JobCancelled, JobFailed
 
     if not job.state.terminal:
@@ -26,18 +36,14 @@ def wait(job: "Job", *, json: bool) -> None:
         follow(job)
         job.wait(progress=False)
     except (JobFailed, JobCancelled):
-        pass  # told below, from the job itself
+        pass  # told by the caller, from the job itself
     except KeyboardInterrupt:
         output.message(
             f"\nStopped waiting; job {job.id} goes on. "
             f"Follow it: keyhole logs {job.id} --follow   Cancel it: keyhole cancel {job.id}"
         )
         raise typer.Exit(ExitCode.INTERRUPTED) from None
-    if json:
-        output.as_json(job.detail)
-    else:
-        output.data(ending(job.detail))
-    raise typer.Exit(_CODES.get(job.state, ExitCode.OK))
+    return _CODES.get(job.state, ExitCode.OK)
 
 
 def follow(job: "Job") -> None:

@@ -2,11 +2,16 @@
 
 import csv
 import io
+import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from db.connection import connect
+from db.repositories import jobs, runs
 from db.repositories.runs import Metric
 from services.cli.app import app
 from services.client import Keyhole, KeyholeError
@@ -112,3 +117,53 @@ def test_the_command_shows_runs_and_writes_their_numbers(api, run_ids, monkeypat
     file = tmp_path / "numbers.csv"
     said("run", str(run_ids[0]), "--csv", str(file), "--metric", "entropy_nats")
     assert len(file.read_text().splitlines()) == 1 + 3
+
+
+def told(api, *words: str) -> subprocess.Popen:
+    environment = {"KEYHOLE_API_URL": api.url, "KEYHOLE_TOKEN": api.tokens[Scope.READ], "PATH": "/usr/bin"}
+    command = [str(Path(sys.executable).with_name("keyhole")), *words]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "options"),
+    [(JobState.SUCCEEDED, 0, []), (JobState.FAILED, 3, ["--json"]), (JobState.CANCELLED, 4, ["--csv", "-"])],
+)
+def test_a_run_that_was_waited_for_is_shown_as_it_has_become_with_the_code_of_its_job(api, ending, code, options):
+    with connect(api.database_url) as conn:
+        with conn.transaction():
+            run_id = trained_run(conn, name=f"to be {ending}", losses=[(0, 7.0)], state=JobState.RUNNING)
+        waiting = told(api, "run", str(run_id), "--wait", *options)
+        assert waiting.stderr is not None
+        assert "waiting for it" in waiting.stderr.readline()
+        job_id = api_run(api, run_id)["job_id"]
+        with conn.transaction():
+            runs.write(conn, run_id, [Metric(250, "validation_loss_nats", 2.125)])
+            jobs.set_state(conn, job_id, ending)
+    out, err = waiting.communicate(timeout=60)
+    assert waiting.returncode == code, err
+    if options == ["--json"]:
+        shown = json.loads(out)
+        assert (shown["id"], shown["state"], shown["last_validation_loss_nats"]) == (run_id, str(ending), 2.125)
+    elif options:
+        assert [row["value"] for row in csv.DictReader(io.StringIO(out)) if row["step"] == "250"] == ["2.125"]
+    else:
+        assert "2.1250 nats at step 250" in out and "succeeded" in out
+
+
+def api_run(api, run_id: int) -> dict:
+    with api.client() as client:
+        return client.get(f"/v1/runs/{run_id}").json()
+
+
+def test_numbers_that_cannot_be_shown_by_step_are_told_in_the_order_asked(api):
+    with connect(api.database_url) as conn, conn.transaction():
+        metrics = [Metric(0, "natq_iterations", 3.0, 0)]
+        run_id = trained_run(conn, name="by layer", losses=[(0, 7.0)], metrics=metrics)
+    asked = ["--metric", "zeal", "--metric", "natq_iterations", "--metric", "other_loss_nats"]
+    out, err = told(api, "run", str(run_id), *asked).communicate(timeout=60)
+    assert "STEP" not in out
+    first, second, third = err.splitlines()
+    assert first.startswith(f"Run {run_id} has no 'zeal'; it has natq_iterations")
+    assert second == f"natq_iterations of run {run_id} is known only by layer or head; --csv FILE writes it."
+    assert third.startswith(f"Run {run_id} has no 'other_loss_nats'")
