@@ -1,7 +1,6 @@
 """Where alerts may be posted: listed hosts with their ports, https, no private address that is not listed itself."""
 
 import asyncio
-import hashlib
 import hmac
 import socket
 
@@ -79,5 +78,4 @@ def test_the_signature_is_that_of_time_and_body():
     headers = webhooks.signature(b'{"a":1}', settings_of("", "s3cret"), now=1_700_000_000)
     expected = hmac.digest(b"s3cret", b'1700000000.{"a":1}', "sha256").hex()
     assert headers == {"X-Keyhole-Timestamp": "1700000000", "X-Keyhole-Signature": f"sha256={expected}"}
-    assert hashlib.sha256().name == "sha256"
     assert webhooks.signature(b"{}", settings_of("")) == {}
