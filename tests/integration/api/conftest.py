@@ -16,6 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from db.repositories import api_tokens
+from services.api import suite_stages
 from services.api.app import create_app
 from services.contracts.settings import Settings
 from services.contracts.states import Scope
@@ -69,6 +70,12 @@ def write_model(folder: Path, **config: object) -> Path:
     header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"\0\0\0\0")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def fresh_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits for stages of another test's database are not this one's: their numbers are the same."""
+    monkeypatch.setattr(suite_stages, "_patience", suite_stages._Patience())
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Later stages of suites: submitted once, when the jobs before have ended, on the suite's own runs."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -176,7 +177,6 @@ def test_a_crash_between_insert_and_commit_submits_nothing_and_the_next_look_all
 
 def test_what_may_pass_keeps_a_stage_waiting_and_tells_what(suites, conn, monkeypatch):
     monkeypatch.setattr(resolving, "WAIT_S", 0.05)
-    monkeypatch.setattr(following_stages, "_patience", following_stages._Patience())  # of suites of other databases
     suite_id = suites.suite(probes=trainings(0), stages=[profile(["runs@last"])])
     train(conn, members(conn, suite_id)[0].id)
 
@@ -235,8 +235,9 @@ def test_the_api_submits_stages_by_itself_and_shows_them(database, suites, conn,
         assert (suite.detail.ended, suite.detail.stages[0].state) == (False, "waiting")
         assert [each.stages_waiting for each in keyhole.suites()] == [1]
         train(conn, suite.detail.members[0].id)
-        while suite.refresh().detail.stages_waiting:
-            pass
+        deadline = time.monotonic() + 60
+        while suite.refresh().detail.stages_waiting and time.monotonic() < deadline:
+            time.sleep(0.05)
         assert [(job.kind, job.stage) for job in suite.detail.members] == [("training", 0), ("attention_profile", 1)]
         assert suite.detail.stages[0].kinds == ["attention_profile"]
         other = keyhole.submit_suite(
