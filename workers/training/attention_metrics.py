@@ -1,8 +1,9 @@
 """Where attention goes, by layer and head, at a validation: what ``attention_profile`` measures, in means.
 
 Means over sequences and over the queries from ``first_query`` on, whose rows are long enough to tell. Of a layer: mean
-over its heads; of the model: over its layers. Heads that share one pattern have no rows of their own, and sigmoid
-weights, which do not add up to 1, have none at all.
+over its heads; of the model: over its layers. Heads that share one pattern have no rows of their own. No rows at all
+have sigmoid weights, which do not add up to 1, and layers with a soft cap whose heads share a pattern: their averaged
+scores are those of no query and key.
 """
 
 from collections.abc import Sequence
@@ -40,6 +41,8 @@ class _Sums:
     def forward(self, attention: LayerAttention) -> None:
         inputs: AttentionInputs = attention
         if self.routing == "shared_softmax":
+            if attention.softcap is not None:
+                return
             inputs = shared.as_one_head(attention)
         batch, heads, length, _ = inputs.query.shape
         sums = self.by_layer.setdefault(
@@ -66,7 +69,7 @@ def attention_metrics(
     device: str,
     dtype: str,
 ) -> list[Metric]:
-    """Metrics of a model attached to the seam, over ``sequences`` [sequence, position]; none for sigmoid routing."""
+    """Metrics of a model attached to the seam, over ``sequences`` [sequence, position]; see above where there are none."""
     if routing in ("sigmoid", "shared_sigmoid") or not len(sequences):
         return []
     sums = _Sums(routing)
@@ -75,6 +78,8 @@ def attention_metrics(
             with arithmetic(device, dtype):
                 model(input_ids=token_ids, use_cache=False)
     means = {layer: (total / sums.rows[layer]).cpu() for layer, total in sorted(sums.by_layer.items())}
+    if not means:
+        return []
     by_head = routing == "softmax"
     return [row for number, name in enumerate(NAMES) for row in _rows(step, name, number, means, by_head)]
 

@@ -1,14 +1,20 @@
 """Attention metrics against patterns written out in float64, T×T and all."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from services.contracts.attention_definition import Routing
+from tests.unit.workers.families import VOCABULARY, tiny
 from tests.unit.workers.training.small_runs import MODEL, Told, parameters, small_data, trainer
 from workers.attention import seam
 from workers.attention.inputs import LayerAttention, Outputs
 from workers.training.attention_metrics import NAMES, attention_metrics, first_query
+from workers.training.sequences import Part, TokenSequences
+from workers.training.training import Trainer
 
 
 class Kept:
@@ -88,6 +94,24 @@ def test_sigmoid_weights_have_no_rows_to_profile() -> None:
     made.begin(told)
     assert "entropy_nats" not in {row.metric for row in told.metrics}
     assert list(told.curve("validation_loss_nats")) == [0]
+
+
+@pytest.mark.parametrize("routing", ["softmax", "shared_softmax"])
+def test_layers_with_a_soft_cap_have_a_profile_unless_heads_share_a_pattern(routing: Routing) -> None:
+    """Averages of capped scores are no dot products: there is no one head to profile, and a run must go on."""
+    model = tiny("gemma2", dtype=torch.float32)
+    seam.attach(model)
+    model.requires_grad_(True)
+    variants = ["shared_softmax"] if routing == "shared_softmax" else []
+    asked = parameters(steps=1, variants=variants)
+    data = small_data()
+    token_ids = data.validation % VOCABULARY
+    below = replace(data, training=TokenSequences([Part("ids", token_ids)], 32, VOCABULARY), validation=token_ids)
+    made, told = Trainer(model, asked, below, device="cpu"), Told()
+    made.begin(told)
+    made.advance(1, told)
+    assert list(told.curve("validation_loss_nats")) == [0, 1]
+    assert list(told.curve("entropy_nats")) == ([] if variants else [0, 1])
 
 
 def test_in_bfloat16_rows_are_profiled_in_float32() -> None:
