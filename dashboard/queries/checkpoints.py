@@ -10,8 +10,6 @@ from psycopg.rows import class_row
 
 from dashboard.queries.paging import Page, page_of, upwards
 
-REASONS = ("first", "interval", "log", "asked", "best", "last", "resume", "imported")
-
 
 @dataclass(frozen=True)
 class CheckpointLine:
@@ -83,7 +81,7 @@ SELECT count(*) AS checkpoints, coalesce(sum(bytes), 0)::bigint AS bytes FROM an
 WHERE {matching}"""
 
 ONE = f"SELECT {_LINE} FROM analysis.checkpoint WHERE id = %(checkpoint)s"  # noqa: S608  # our own columns
-OF_RUN = f"SELECT {_LINE} FROM analysis.checkpoint WHERE run_id = %(run)s ORDER BY step"  # noqa: S608
+OF_RUN = f"SELECT {_LINE} FROM analysis.checkpoint WHERE run_id = %(run)s ORDER BY step"  # noqa: S608  # our own columns
 
 
 def _values(filters: Filters) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, overload
+from typing import Any
 
 import psycopg
 from psycopg.rows import class_row
 
 from dashboard.queries.paging import Page, page_of, upwards
+from dashboard.queries.text import storable
 
 LATEST_EVENTS = 200  # of a job's history on its page; the stored history has one event per shard
 
@@ -136,12 +137,12 @@ def job_page(
     conn: psycopg.Connection, filters: Filters, *, before: int | None = None, after: int | None = None, limit: int = 25
 ) -> Page[JobLine]:
     """Jobs with numbers below ``before``, or else those next above ``after``, or else the newest."""
-    text = _storable(filters.text).strip()
+    text = storable(filters.text).strip()
     pattern = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     values = {
-        "kind": _storable(filters.kind),
-        "state": _storable(filters.state),
-        "model": _storable(filters.model),
+        "kind": storable(filters.kind),
+        "state": storable(filters.state),
+        "model": storable(filters.model),
         "text": text.removeprefix("#"),
         "pattern": f"%{pattern}%",
         "before": before,
@@ -152,15 +153,6 @@ def job_page(
     with conn.cursor(row_factory=class_row(JobLine)) as cursor:
         lines = cursor.execute(query.encode(), values).fetchall()
     return page_of(lines, limit, before=before, after=after)
-
-
-@overload
-def _storable(text: str) -> str: ...
-@overload
-def _storable(text: None) -> None: ...
-def _storable(text: str | None) -> str | None:
-    """The text as it could stand in the database: an address may have NUL characters (``%00``), which no row has."""
-    return text.replace("\0", "") if text else text
 
 
 def job(conn: psycopg.Connection, job_id: int) -> Job | None:

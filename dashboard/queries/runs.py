@@ -8,6 +8,7 @@ import psycopg
 from psycopg.rows import class_row
 
 from dashboard.queries.paging import Page, page_of, upwards
+from dashboard.queries.text import storable
 
 
 @dataclass(frozen=True)
@@ -112,12 +113,12 @@ def run_page(
     conn: psycopg.Connection, filters: Filters, *, before: int | None = None, after: int | None = None, limit: int = 25
 ) -> Page[RunLine]:
     """Runs with numbers below ``before``, or else those next above ``after``, or else the newest."""
-    text = _storable(filters.text).strip()
+    text = storable(filters.text).strip()
     pattern = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     values = {
-        "variant": _storable(filters.variant or "") or None,
-        "state": _storable(filters.state or "") or None,
-        "model": _storable(filters.model or "") or None,
+        "variant": storable(filters.variant) or None,
+        "state": storable(filters.state) or None,
+        "model": storable(filters.model) or None,
         "seed": filters.seed,
         "suite": filters.suite,
         "text": text.removeprefix("#"),
@@ -130,11 +131,6 @@ def run_page(
     with conn.cursor(row_factory=class_row(RunLine)) as cursor:
         lines = cursor.execute(query.encode(), values).fetchall()
     return page_of(lines, limit, before=before, after=after)
-
-
-def _storable(text: str) -> str:
-    """The text as it could stand in the database: an address may have NUL characters, which no row has."""
-    return text.replace("\0", "")
 
 
 def lines(conn: psycopg.Connection, runs: list[int]) -> list[RunLine]:

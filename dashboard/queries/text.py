@@ -1,4 +1,6 @@
-"""Statements as text, with their values written in."""
+"""Statements as text, with their values written in; and values as rows can have them."""
+
+from typing import overload
 
 
 def as_text(query: str, /, **values: object) -> str:
@@ -7,6 +9,15 @@ def as_text(query: str, /, **values: object) -> str:
     for name, value in values.items():
         text = text.replace(f"%({name})s", _literal(value))
     return text + ";"
+
+
+@overload
+def storable(text: str) -> str: ...
+@overload
+def storable(text: None) -> None: ...
+def storable(text: str | None) -> str | None:
+    """The text as it could stand in the database: an address may have NUL characters (``%00``), which no row has."""
+    return text.replace("\0", "") if text else text
 
 
 def _literal(value: object) -> str:

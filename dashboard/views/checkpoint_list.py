@@ -17,6 +17,7 @@ from dashboard.queries import checkpoints as queries
 from dashboard.queries import runs as run_queries
 from dashboard.queries.checkpoints import CheckpointLine, Filters
 from dashboard.run_names import MOST_RUNS, picker_names
+from services.contracts.checkpoints import REASONS
 
 PAGE_ROWS = 25
 DOWNLOAD_ROWS = 10_000
@@ -78,7 +79,7 @@ def _filters() -> Filters:
             **_paged(url.bind("runs", asked, options)),
         )
     with reason:
-        kept = [None, *queries.REASONS]
+        kept = [None, *REASONS]
         why = st.selectbox(
             "Kept because",
             kept,

@@ -57,7 +57,7 @@ def checkpoints(
                 each.variant,
                 each.model_type,
                 ", ".join(each.reasons),
-                _loss(each.validation_loss_nats),
+                output.loss(each.validation_loss_nats),
                 None if each.source else round(each.bytes / 1e6, 1),
                 "yes" if each.resumable else "",
                 output.ago(each.created_at),
@@ -75,7 +75,11 @@ def checkpoint(
 ) -> None:
     """Show a checkpoint and its files."""
     found = api().checkpoint(which)
-    if verify and not found.detail.source:
+    if verify and found.detail.source:
+        output.message(
+            f"There is nothing to verify: checkpoint {found.id} was imported, its files are at {found.detail.source}."
+        )
+    elif verify:
         verified = found.verify()
         output.message(f"All {verified.bytes:,} bytes of {verified.files} files are as they were stored.")
     if json:
@@ -155,7 +159,7 @@ def _show(detail: CheckpointDetail) -> None:
             ("imported from", detail.source),
             ("architecture", detail.model_type),
             ("attention", ", ".join(f"{k}={v}" for k, v in output.leaves(detail.attention or {})) or None),
-            ("validation loss", _loss(detail.validation_loss_nats, " nats")),
+            ("validation loss", output.loss(detail.validation_loss_nats, " nats")),
             ("identity", detail.identity),
             ("bytes", None if detail.source else f"{detail.bytes:,}"),
             ("resumable", "yes" if detail.resumable else "no"),
@@ -167,7 +171,3 @@ def _show(detail: CheckpointDetail) -> None:
 def _described(found: "Checkpoint") -> str:
     detail = found.detail
     return f"checkpoint {detail.id}, step {detail.step} of run {detail.run_id} ({detail.run})"
-
-
-def _loss(value: float | None, unit: str = "") -> str | None:
-    return None if value is None else f"{value:.4f}{unit}"

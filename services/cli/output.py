@@ -15,6 +15,7 @@ import typer
 from pydantic import BaseModel
 
 from services.contracts.printable import visible, visible_json
+from services.contracts.states import JobState
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -93,6 +94,16 @@ def duration(seconds: float | None) -> str | None:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def loss(value: float | None, unit: str = "") -> str | None:
+    """A loss, or bits per byte, to four decimals; ``unit`` follows it, such as ``" nats"``."""
+    return None if value is None else f"{value:.4f}{unit}"
+
+
+def states(jobs_by_state: Mapping[JobState, int]) -> str:
+    """``2 queued, 1 succeeded``."""
+    return ", ".join(f"{number} {state}" for state, number in sorted(jobs_by_state.items())) or "no jobs left"
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -49,8 +49,8 @@ def runs(
                 each.seed,
                 each.state,
                 _steps(each),
-                _loss(each.last_validation_loss_nats),
-                _loss(each.best_validation_loss_nats),
+                output.loss(each.last_validation_loss_nats),
+                output.loss(each.best_validation_loss_nats),
                 output.ago(each.created_at),
             )
             for each in found
@@ -61,9 +61,7 @@ def runs(
 
 def run(
     run_id: Annotated[int, typer.Argument(metavar="ID", min=1, help="The run's number.")],
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until its job has ended, and exit with its code.")
-    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until its job has ended, and exit with its code.")] = False,
     metric: Annotated[
         list[str] | None, typer.Option(help="Numbers by step to show or write; repeatable. All, if written.")
     ] = None,
@@ -107,7 +105,7 @@ def _show(detail: RunDetail) -> None:
             ("weight decay", detail.weight_decay),
             ("validation loss", _at(detail.last_validation_loss_nats, detail.last_validation_step)),
             ("best", _at(detail.best_validation_loss_nats, detail.best_validation_step)),
-            ("bits per byte", _loss(detail.last_validation_bits_per_byte)),
+            ("bits per byte", output.loss(detail.last_validation_bits_per_byte)),
             ("submitted", output.when(detail.created_at)),
             ("submitted by", detail.submitted_by),
             ("duration", output.duration(detail.duration_s)),
@@ -149,7 +147,7 @@ def _checkpoints(detail: RunDetail) -> None:
                 each.id,
                 f"run:{detail.id}@{each.step}",
                 ", ".join(each.reasons),
-                _loss(each.validation_loss_nats),
+                output.loss(each.validation_loss_nats),
                 round(each.bytes / 1e6, 1),
                 "yes" if each.resumable else "",
             )
@@ -172,9 +170,5 @@ def _steps(run: RunView) -> str | None:
     return f"{run.steps_done}/{run.steps}" if run.steps is not None else None
 
 
-def _loss(value: float | None) -> str | None:
-    return None if value is None else f"{value:.4f}"
-
-
 def _at(value: float | None, step: int | None) -> str | None:
-    return None if value is None else f"{value:.4f} nats at step {step}"
+    return output.loss(value, f" nats at step {step}")

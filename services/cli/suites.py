@@ -247,6 +247,6 @@ def _stage(stage: StageView) -> str:
 
 
 def _states(suite: SuiteView) -> str:
-    states = ", ".join(f"{number} {state}" for state, number in sorted(suite.jobs_by_state.items())) or "no jobs left"
+    states = output.states(suite.jobs_by_state)
     waiting = suite.stages_waiting
     return f"{states}, {waiting} {'stages wait' if waiting > 1 else 'stage waits'}" if waiting else states

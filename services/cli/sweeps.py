@@ -9,7 +9,7 @@ from services.cli.exit_codes import ExitCode
 from services.cli.jobs import api
 from services.cli.output import Json
 from services.contracts.states import JobState
-from services.contracts.sweeps import SweepDetail, SweepDifference, SweepMember, SweepSetting, SweepView
+from services.contracts.sweeps import SweepDetail, SweepDifference, SweepMember, SweepSetting
 from services.contracts.training.sweep import settings_in_words
 
 if TYPE_CHECKING:
@@ -109,7 +109,15 @@ def sweeps(
     output.table(
         ("id", "name", "suite", "runs", "states", "model", "submitted"),
         (
-            (each.id, each.name, each.suite_id, each.runs, _states(each), each.model, output.ago(each.created_at))
+            (
+                each.id,
+                each.name,
+                each.suite_id,
+                each.runs,
+                output.states(each.jobs_by_state),
+                each.model,
+                output.ago(each.created_at),
+            )
             for each in found
         ),
         widest=60,
@@ -151,7 +159,7 @@ def _wait(sweep: "Sweep", *, json: bool, members: bool = False) -> None:
 
 
 def _show(detail: SweepDetail, *, members: bool = False) -> None:
-    output.data(f"Sweep {detail.id}, {detail.name}: {_states(detail)}.")
+    output.data(f"Sweep {detail.id}, {detail.name}: {output.states(detail.jobs_by_state)}.")
     if members:
         output.table(
             ("run", "job", "variant", "setting", "seed", "state", "steps", "final loss", "best loss"),
@@ -177,8 +185,8 @@ def _setting(each: SweepSetting, *, best: bool) -> tuple[Any, ...]:
         each.variant,
         ", ".join(settings_in_words(each.setting)),
         f"{len(each.losses_nats)}/{each.seeds}",
-        _loss(each.mean_nats),
-        _loss(each.sd_nats),
+        output.loss(each.mean_nats),
+        output.loss(each.sd_nats),
         "best" if best else "",
     )
 
@@ -193,19 +201,11 @@ def _member(each: SweepMember) -> tuple[Any, ...]:
         each.seed,
         state,
         f"{each.steps_done}/{each.steps}",
-        _loss(each.final_validation_loss_nats),
-        _loss(each.best_validation_loss_nats),
+        output.loss(each.final_validation_loss_nats),
+        output.loss(each.best_validation_loss_nats),
     )
 
 
 def _difference(each: SweepDifference) -> str:
     error = "" if each.standard_error_nats is None else f" ± {each.standard_error_nats:.4f}"
     return f"{each.second} − {each.first}: {each.difference_nats:+.4f}{error} nats, {each.verdict}: {each.reason}."
-
-
-def _loss(value: float | None) -> str | None:
-    return None if value is None else f"{value:.4f}"
-
-
-def _states(sweep: SweepView) -> str:
-    return ", ".join(f"{number} {state}" for state, number in sorted(sweep.jobs_by_state.items())) or "no jobs left"

@@ -37,8 +37,11 @@ def saved(model: transformers.PreTrainedModel, folder: Path) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def run(api: ServedApi, tmp_path_factory: pytest.TempPathFactory) -> int:
+    return three_steps(api, tmp_path_factory.mktemp("run"))
+
+
+def three_steps(api: ServedApi, folder: Path) -> int:
     """A run with checkpoints at steps 0, 10 and 20; the one at 10 is the best."""
-    folder = tmp_path_factory.mktemp("run")
     with psycopg.connect(api.database_url, autocommit=True) as conn:
         run_id = new_run(conn, JobState.SUCCEEDED, "three steps")
         for step, loss, reason in ((0, 4.2, "first"), (10, 3.0, "best"), (20, 3.5, "last")):
@@ -55,6 +58,14 @@ def keyhole(api: ServedApi):
 
 
 def command(api: ServedApi, *arguments: str) -> str:
+    return _done(api, *arguments).stdout
+
+
+def complaint(api: ServedApi, *arguments: str) -> str:
+    return _done(api, *arguments).stderr
+
+
+def _done(api: ServedApi, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {"KEYHOLE_API_URL": api.url, "KEYHOLE_TOKEN": api.tokens[Scope.ADMIN], "PATH": "/usr/bin"}
     done = subprocess.run(
         [str(Path(sys.executable).with_name("keyhole")), *arguments],
@@ -65,7 +76,7 @@ def command(api: ServedApi, *arguments: str) -> str:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done
 
 
 def test_checkpoints_are_listed_by_filters_newest_first(api, keyhole, run):
@@ -303,6 +314,7 @@ def test_a_folder_of_models_is_imported_as_a_run_and_read_where_it_lies(api, key
     assert (found.detail.source, found.detail.files) == (f"path:{home}/imported/step-200", [])
     with pytest.raises(KeyholeError, match="are not stored here"):
         found.export(tmp_path / "out")
+    assert "nothing to verify" in complaint(api, "checkpoint", str(found.id), "--verify")
     (home / "imported" / "step-200" / "config.json").write_text(
         json.dumps({"model_type": "llama", "num_hidden_layers": 1, "vocab_size": 7})
     )
@@ -323,7 +335,8 @@ def test_models_without_a_step_or_of_one_step_are_not_imported(api, keyhole):
         keyhole.import_run("checkpoint:1")
 
 
-def test_the_commands_list_show_export_and_delete(api, run, tmp_path):
+def test_the_commands_list_show_export_and_delete(api, tmp_path):
+    run = three_steps(api, tmp_path)
     listed = json.loads(command(api, "checkpoints", "--run", str(run), "--json"))
     assert [each["step"] for each in listed] == [20, 10, 0]
     assert f"run:{run}@10" in command(api, "checkpoints", "--run", str(run))
@@ -331,7 +344,5 @@ def test_the_commands_list_show_export_and_delete(api, run, tmp_path):
     assert "model.safetensors" in shown and "3.0000 nats" in shown
     command(api, "checkpoint-export", f"run:{run}@last", "--to", str(tmp_path / "out"))
     assert (tmp_path / "out" / "model.safetensors").is_file()
-    with psycopg.connect(api.database_url, autocommit=True) as conn:
-        conn.execute("UPDATE keyhole.job SET state = 'cancelled' WHERE state = 'queued'")  # those that are to read it
     deleted = json.loads(command(api, "checkpoint-delete", f"run:{run}@last", "--yes", "--json"))
     assert deleted == {"id": listed[0]["id"], "deleted": True}

@@ -13,7 +13,7 @@ from services.contracts.states import JobState
 from tests.conftest import MigratedDatabase
 from tests.integration.dashboard import profile_rows, samples, training_rows
 from tests.integration.dashboard.opened import APP, Open, texts
-from tests.integration.dashboard.training_rows import FINAL, HEADS, LAYERS, SEED_EFFECT
+from tests.integration.dashboard.training_rows import FINAL, HEADS, LAYERS, MODEL_OF_PAIRS, SEED_EFFECT
 from tests.integration.new_runs import stored_checkpoint, trained_run
 
 HOSTILE = "*b* [l](http://x) <script>alert(1)</script> :red[r] $m$"
@@ -69,11 +69,11 @@ def test_an_empty_page_says_which_command_fills_it(open_page: Open, page: str, c
 
 
 def test_runs_are_listed_with_their_losses_and_filtered(opened: Open, pairs: list[int]) -> None:
-    frame = opened(RUNS).dataframe[0].value
+    frame = opened(RUNS, model=MODEL_OF_PAIRS).dataframe[0].value
     assert frame["Run"].tolist() == pairs[::-1]
     assert frame["Variant"].tolist() == ["natq", "control"] * 2
     assert frame["Validation"][0] == pytest.approx(FINAL["natq"] + SEED_EFFECT)
-    app = opened(RUNS, variant="natq", seed="0")
+    app = opened(RUNS, model=MODEL_OF_PAIRS, variant="natq", seed="0")
     assert app.dataframe[0].value["Run"].tolist() == [pairs[1]]
     app.selectbox(key="variant").set_value("control").run()
     assert app.dataframe[0].value["Run"].tolist() == [pairs[0]]
@@ -192,9 +192,9 @@ def test_checkpoints_are_listed_filtered_and_opened(
     assert frame["Size"].tolist() == ["4.20 MB", "–"]
     assert "**2** checkpoints match, 4.20 MB of files" in texts(app)
     assert app.query_params["runs"] == str(pairs[0])
-    least = opened(CHECKPOINTS, reason="best", loss="3.05")
+    least = opened(CHECKPOINTS, run=joined(pairs), reason="best", loss="3.05")
     assert least.dataframe[0].value["Run"].tolist() == [pairs[0]]
-    assert opened(CHECKPOINTS, **{"from": "1", "to": "499"}).info
+    assert opened(CHECKPOINTS, run=joined(pairs), **{"from": "1", "to": "499"}).info
     one = opened(CHECKPOINTS, checkpoint=str(ends[1]))
     commands = "\n".join(code.value for code in one.code)
     assert f"checkpoint:{ends[1]}\nrun:{pairs[1]}@500" in commands

@@ -16,7 +16,7 @@ from db.repositories.runs import write as write_numbers
 from services.contracts.states import JobState
 from tests.conftest import MigratedDatabase
 from tests.integration.dashboard import samples, training_rows
-from tests.integration.dashboard.training_rows import FINAL, HEADS, LAYERS, SEED_EFFECT, STEPS, entropy
+from tests.integration.dashboard.training_rows import FINAL, HEADS, LAYERS, MODEL_OF_PAIRS, SEED_EFFECT, STEPS, entropy
 from tests.integration.new_runs import stored_checkpoint, trained_run
 
 
@@ -147,17 +147,18 @@ def test_norms_of_matrices_are_read_by_layer_and_as_ratios(analyst: psycopg.Conn
 
 
 def test_runs_are_filtered_and_paged_by_number(analyst: psycopg.Connection, pairs: list[int]) -> None:
-    natq = runs.run_page(analyst, runs.Filters(variant="natq"))
+    natq = runs.run_page(analyst, runs.Filters(variant="natq", model=MODEL_OF_PAIRS))
     assert [line.run_id for line in natq.lines] == [pairs[3], pairs[1]]
     assert natq.lines[0].last_validation_loss_nats == pytest.approx(FINAL["natq"] + SEED_EFFECT)
-    assert [line.run_id for line in runs.run_page(analyst, runs.Filters(text="CONTROL 1")).lines] == [pairs[2]]
+    control = runs.run_page(analyst, runs.Filters(text="CONTROL 1", model=MODEL_OF_PAIRS))
+    assert [line.run_id for line in control.lines] == [pairs[2]]
     assert [line.run_id for line in runs.run_page(analyst, runs.Filters(text=f"#{pairs[1]}")).lines] == [pairs[1]]
     assert {line.seed for line in runs.run_page(analyst, runs.Filters(seed=1)).lines} == {1}
     assert runs.run_page(analyst, runs.Filters(text="100%")).lines == []
-    first = runs.run_page(analyst, runs.Filters(), before=pairs[3], limit=2)
+    first = runs.run_page(analyst, runs.Filters(model=MODEL_OF_PAIRS), before=pairs[3], limit=2)
     assert [line.run_id for line in first.lines] == [pairs[2], pairs[1]]
     assert first.older and first.newer
-    back = runs.run_page(analyst, runs.Filters(), after=pairs[0], limit=2)
+    back = runs.run_page(analyst, runs.Filters(model=MODEL_OF_PAIRS), after=pairs[0], limit=2)
     assert [line.run_id for line in back.lines] == [pairs[2], pairs[1]]
 
 
@@ -178,14 +179,16 @@ def test_a_thousand_runs_are_listed_from_an_index_and_not_from_their_numbers(
         "INSERT INTO keyhole.run (name, origin, source) SELECT 'many ' || i, 'imported', 'path:x' "
         "FROM generate_series(1, 1000) AS i"
     )
-    owner.execute("ANALYZE keyhole.run")
-    query = runs._RUN_PAGE.format(line=runs._LINE, direction="DESC")
-    names = ("variant", "state", "model", "seed", "suite", "before", "after")
-    values = dict.fromkeys(names) | {"text": "", "pattern": "%%", "limit": 26}
-    plan = "\n".join(row[0] for row in analyst.execute(f"EXPLAIN (ANALYZE, TIMING OFF) {query}".encode(), values))
-    looked_up = [int(loops) for loops in re.findall(r"loops=(\d+)", plan)]
-    assert max(looked_up) <= 26, plan
-    owner.execute("DELETE FROM keyhole.run WHERE source = 'path:x'")
+    try:
+        owner.execute("ANALYZE keyhole.run")
+        query = runs._RUN_PAGE.format(line=runs._LINE, direction="DESC")
+        names = ("variant", "state", "model", "seed", "suite", "before", "after")
+        values = dict.fromkeys(names) | {"text": "", "pattern": "%%", "limit": 26}
+        plan = "\n".join(row[0] for row in analyst.execute(f"EXPLAIN (ANALYZE, TIMING OFF) {query}".encode(), values))
+        looked_up = [int(loops) for loops in re.findall(r"loops=(\d+)", plan)]
+        assert max(looked_up) <= 26, plan
+    finally:
+        owner.execute("DELETE FROM keyhole.run WHERE source = 'path:x'")
 
 
 def test_checkpoints_are_filtered_summed_and_paged(owner: psycopg.Connection, analyst: psycopg.Connection) -> None:
@@ -243,14 +246,14 @@ def test_jobs_are_found_by_the_identity_of_what_they_measured(
 
 
 def test_sweeps_are_listed_with_their_members(owner: psycopg.Connection, analyst: psycopg.Connection) -> None:
-    number, made = training_rows.sweep(owner)
+    number, made = training_rows.sweep(owner, name="of learning rates")
     line = sweeps.sweep(analyst, number)
     assert line is not None
     assert (line.members, line.succeeded, line.cancelled, line.ended) == (16, 14, 2, True)
     assert (line.variants, line.seeds) == (["control", "natq"], 2)
     assert line.lowest_nats == pytest.approx(training_rows.sweep_loss("control", 0.001, 0.0, 0))
     assert [member.run_id for member in sweeps.members(analyst, number)] == made
-    assert [each.sweep_id for each in sweeps.sweeps(analyst, "A SWEEP")] == [number]
+    assert [each.sweep_id for each in sweeps.sweeps(analyst, "OF LEARNING")] == [number]
     assert sweeps.sweeps(analyst, "no such") == []
     assert sweeps.sweep(analyst, 10**8) is None
 

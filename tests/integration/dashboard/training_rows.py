@@ -72,16 +72,22 @@ def insert(conn: Connection, variant: str = "control", seed: int = 0, **changes:
     return trained_run(conn, **(described | changes))
 
 
+MODEL_OF_PAIRS = f"config:gpt-tiny?layers={LAYERS}"  # no other run's, so that lists can be filtered by it
+
+
 def pairs(conn: Connection, seeds: Sequence[int] = (0, 1)) -> list[int]:
     """Control and NATQ with each seed: numbers of control 0, natq 0, control 1, natq 1, …"""
-    return [insert(conn, variant, seed) for seed in seeds for variant in ("control", "natq")]
+    return [insert(conn, variant, seed, model=MODEL_OF_PAIRS) for seed in seeds for variant in ("control", "natq")]
 
 
 def sweep(
-    conn: Connection, rates: Sequence[float] = (0.001, 0.002), seeds: Sequence[int] = (0, 1)
+    conn: Connection,
+    rates: Sequence[float] = (0.001, 0.002),
+    seeds: Sequence[int] = (0, 1),
+    name: str = "a sweep",
 ) -> tuple[int, list[int]]:
     """Control and NATQ over two learning rates and weight decays; losses grow with both. Returns sweep and runs."""
-    suite_id = suites.insert(conn, "a sweep", None)
+    suite_id = suites.insert(conn, name, None)
     axes = {"optimizer.learning_rate": list(rates), "optimizer.weight_decay": [0.0, 0.1]}
     row = conn.execute(
         "INSERT INTO keyhole.sweep (suite_id, model, dataset, body) VALUES (%s, %s, %s, %s) RETURNING id",
