@@ -69,7 +69,7 @@ def attention_metrics(
     device: str,
     dtype: str,
 ) -> list[Metric]:
-    """Metrics of a model attached to the seam over ``sequences`` [sequence, position]; none where the module says so."""
+    """Metrics of a model attached to the seam over ``sequences`` [sequence, position]; where none, the module says."""
     if routing in ("sigmoid", "shared_sigmoid") or not len(sequences):
         return []
     sums = _Sums(routing)
