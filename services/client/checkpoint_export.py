@@ -1,10 +1,13 @@
 """A checkpoint as a Hugging Face folder, fetched file by file, each checked by its SHA-256.
 
-Files gather in ``DIR.partial``, which takes the name DIR when it is whole. A second call finds what is there already.
+Files gather in ``DIR.partial``, which is marked as ours, and get the name DIR when all are there. A second call finds
+what is there already.
 """
 
 import hashlib
 import json
+import shutil
+import time
 from pathlib import Path
 
 from services.client.connection import Connection, Unreachable
@@ -14,6 +17,7 @@ from services.contracts.errors import ErrorCode, KeyholeError
 
 RESUME_FILE = "resume.safetensors"
 README = "README.md"
+_MARKER = ".keyhole-export"  # a folder without it may be anybody's: nothing in it is touched
 _TRIES = 3  # of one file
 
 
@@ -25,27 +29,61 @@ def export(connection: Connection, detail: CheckpointDetail, folder: Path, *, re
             f"The files of checkpoint {detail.id} are not stored here: it was imported from {detail.source}.",
             "Copy them from there.",
         )
+    folder = folder.resolve()  # "." has no name to put ".partial" after
     files = [file for file in detail.files if resume_state or file.name != RESUME_FILE]
-    if _is_there(folder, files):
-        return folder
-    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+    if not _is_there(folder, files):
+        _require_room(folder, files, detail.id)
+        partial = folder.with_name(f"{folder.name}.partial")
+        _begin(partial, files)
+        for file in files:
+            if not _is_whole(folder / file.name, file) and not _is_whole(partial / file.name, file):
+                _fetch(connection, detail.id, file, partial)
+        (partial / README).write_text(readme(detail))
+        _move(partial, folder, files)
+    return folder
+
+
+def _require_room(folder: Path, files: list[CheckpointFile], checkpoint_id: int) -> None:
+    """Raise KeyholeError (conflict) unless the folder is not there or holds nothing but files of the checkpoint."""
+    expected = {file.name: file for file in files}
+    found = list(folder.iterdir()) if folder.is_dir() else [folder] if folder.exists() else []
+    if folder.name and all(path.name in expected and _is_whole(path, expected[path.name]) for path in found):
+        return
+    raise KeyholeError(
+        ErrorCode.CONFLICT,
+        f"{folder} is there already and is not an export of checkpoint {checkpoint_id}.",
+        "Name a folder that is not there yet, or an empty one.",
+    )
+
+
+def _begin(partial: Path, files: list[CheckpointFile]) -> None:
+    """Make the folder in which files gather, or go on with ours; raises KeyholeError (conflict) for any other."""
+    if not partial.is_symlink() and not partial.exists():
+        partial.mkdir(parents=True)
+    found = list(partial.iterdir()) if partial.is_dir() and not partial.is_symlink() else None
+    ours = found is not None and (not found or (partial / _MARKER).is_file())
+    if found is None or not ours or any(path.is_dir() and not path.is_symlink() for path in found):
         raise KeyholeError(
             ErrorCode.CONFLICT,
-            f"{folder} is there already and is not an export of checkpoint {detail.id}.",
-            "Name a folder that is not there yet, or an empty one.",
+            f"{partial}, in which the files would gather, is there already and holds what is no unfinished export.",
+            "Move or rename it if you need it, or delete it; or export to a folder of another name.",
         )
-    partial = folder.with_name(f"{folder.name}.partial")
-    partial.mkdir(parents=True, exist_ok=True)
-    for stranger in {path.name for path in partial.iterdir()} - {file.name for file in files}:
+    (partial / _MARKER).write_text("An unfinished export of Keyhole: the next one to the same folder goes on here.\n")
+    for stranger in {path.name for path in found} - {file.name for file in files} - {_MARKER}:
         (partial / stranger).unlink()  # of an export of another checkpoint that was broken off
-    for file in files:
-        if not _is_whole(partial / file.name, file):
-            _fetch(connection, detail.id, file, partial)
-    (partial / README).write_text(readme(detail))
-    if folder.exists():
-        folder.rmdir()
-    partial.rename(folder)
-    return folder
+
+
+def _move(partial: Path, folder: Path, files: list[CheckpointFile]) -> None:
+    """Give the files their place. A folder that was there stays that folder: a shell may be in it, or it is a mount."""
+    if not folder.exists():
+        partial.rename(folder)
+        (folder / _MARKER).unlink()
+        return
+    for name in (*(file.name for file in files), README):
+        if (partial / name).exists():
+            shutil.move(partial / name, folder / name)
+    (partial / _MARKER).unlink()
+    partial.rmdir()
 
 
 def verify(connection: Connection, checkpoint_id: int) -> CheckpointVerified:
@@ -83,30 +121,50 @@ def readme(detail: CheckpointDetail) -> str:
 def _fetch(connection: Connection, checkpoint_id: int, file: CheckpointFile, folder: Path) -> None:
     """Download one file; raises KeyholeError (checkpoint_damaged, unavailable)."""
     unfinished = folder / f".{file.name}.part"
+    changed = 0
     try:
-        for left in reversed(range(_TRIES)):
+        for number in range(1, _TRIES + 1):
+            begun, lost = False, None
             try:
                 with (
                     connection.stream("GET", f"/v1/checkpoints/{checkpoint_id}/files/{file.name}") as response,
                     unfinished.open("wb") as target,
                 ):
+                    begun = True
                     for piece in response.iter_bytes():
                         target.write(piece)
                 if _is_whole(unfinished, file):
                     unfinished.rename(folder / file.name)
                     return
-            except Unreachable:
-                if left == 0:
-                    raise
-            # a body that ends too soon does not say why: damage does not go away by asking again
-            verify(connection, checkpoint_id)
+                changed += 1
+            except Unreachable as error:
+                lost = error
+            if begun:
+                lost = _lost_or_damaged(connection, checkpoint_id) or lost
+            if lost is None:
+                continue
+            if number == _TRIES:
+                raise lost
+            time.sleep(0.3 * 2**number)
     finally:
         unfinished.unlink(missing_ok=True)
     raise KeyholeError(
         ErrorCode.UNAVAILABLE,
-        f"{file.name} of checkpoint {checkpoint_id} arrived changed {_TRIES} times, though its stored bytes are sound.",
+        f"{file.name} of checkpoint {checkpoint_id} arrived changed {changed} times; its stored bytes are sound.",
         "Something between here and the API changes what it sends; export it on the API's own machine.",
     )
+
+
+def _lost_or_damaged(connection: Connection, checkpoint_id: int) -> Unreachable | None:
+    """Ask why a body ended too soon or changed: damage raises, as it does not go away by asking again.
+
+    Where nobody answers the question either, the connection is what is wrong, and is returned.
+    """
+    try:
+        verify(connection, checkpoint_id)
+    except Unreachable as error:
+        return error
+    return None
 
 
 def _is_there(folder: Path, files: list[CheckpointFile]) -> bool:

@@ -124,6 +124,7 @@ def test_an_export_that_broke_off_goes_on_and_one_that_is_there_is_left(api, key
     folder = tmp_path / "out"
     partial = tmp_path / "out.partial"
     partial.mkdir()
+    (partial / ".keyhole-export").touch()
     (partial / ".model.safetensors.part").write_bytes(b"cut short")
     (partial / "config.json").write_bytes(b"damaged")
     checkpoint = keyhole.checkpoint(f"run:{run}@0")
