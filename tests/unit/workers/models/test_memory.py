@@ -55,7 +55,7 @@ def test_the_estimate_grows_with_length_and_batch_alike(smollm2: LoadedModel) ->
     assert estimate_bytes(architecture, 64, 1, "bfloat16") < estimate_bytes(architecture, 64, 1, "float32")
 
 
-# of GPT-2. Its float32 logits alone, in a pass of 65,536 sequences of 16 tokens: 65,536 · 16 · 50,257 · 4 = 2·10¹¹ bytes
+# of GPT-2. Its float32 logits alone in a pass of 65,536 sequences of 16 tokens: 65,536 · 16 · 50,257 · 4 = 2·10¹¹ bytes
 _GPT2 = Architecture("gpt2", 12, 12, 12, 64, 768, 50257, 1024, 124_439_808)
 _THERE = 16_000_000_000
 
