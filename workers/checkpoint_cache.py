@@ -38,14 +38,18 @@ def opened(source: str, identity: str, settings: Settings) -> Iterator[Path | No
     cache = settings.cache / "checkpoints"
     cache.mkdir(parents=True, exist_ok=True)
     folder = cache / identity.removeprefix("sha256:")
-    with _locked(folder, fcntl.LOCK_EX) as lock:
-        if not folder.is_dir() or _identity(folder) != identity:
-            shutil.rmtree(folder, ignore_errors=True)
-            _fetch(int(parsed.name), source, identity, folder, settings)
-        os.utime(folder)
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        _make_room(cache, folder, settings.checkpoint_cache_bytes)
-        yield folder
+    while True:
+        with _locked(folder, fcntl.LOCK_EX):
+            if not folder.is_dir() or _identity(folder) != identity:
+                shutil.rmtree(folder, ignore_errors=True)
+                _fetch(int(parsed.name), source, identity, folder, settings)
+            os.utime(folder)
+        with _locked(folder, fcntl.LOCK_SH):
+            if not folder.is_dir():  # removed in between to make room
+                continue
+            _make_room(cache, folder, settings.checkpoint_cache_bytes)
+            yield folder
+            return
 
 
 def _fetch(checkpoint_id: int, source: str, identity: str, folder: Path, settings: Settings) -> None:
@@ -85,10 +89,7 @@ def _identity(folder: Path) -> str:
 
 def _make_room(cache: Path, keep: Path, limit_bytes: int) -> None:
     """Remove folders that nobody uses: those unused for long, and the longest unused while all take too much."""
-    used = {}
-    for folder in cache.iterdir():
-        if folder.is_dir():
-            used[folder] = folder.stat().st_mtime, sum(path.stat().st_size for path in folder.iterdir())
+    used = {folder: each for folder in cache.iterdir() if (each := _use(folder)) is not None}
     total = sum(size for _, size in used.values())
     for folder, (mtime, size) in sorted(used.items(), key=lambda each: each[1][0]):
         if folder == keep or (total <= limit_bytes and time.time() - mtime < _UNUSED_S):
@@ -102,13 +103,23 @@ def _make_room(cache: Path, keep: Path, limit_bytes: int) -> None:
         log.info("checkpoint removed from the cache", folder=folder.name, bytes=size)
 
 
+def _use(folder: Path) -> tuple[float, int] | None:
+    """When it was last used (s since the epoch) and its bytes; None for no folder, or one being removed."""
+    try:
+        if not folder.is_dir():
+            return None
+        return folder.stat().st_mtime, sum(path.stat().st_size for path in folder.iterdir())
+    except FileNotFoundError:
+        return None
+
+
 @contextmanager
-def _locked(folder: Path, how: int) -> Iterator[int]:
+def _locked(folder: Path, how: int) -> Iterator[None]:
     """The lock of a folder; its file is empty and stays."""
     name = folder.name.removesuffix(".partial")
     lock = os.open(folder.with_name(f"{name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, how)
-        yield lock
+        yield
     finally:
         os.close(lock)

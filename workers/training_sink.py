@@ -51,10 +51,15 @@ class DatabaseSink:
         self._written = 0.0
 
     def enter(self, segment: ClaimedShard) -> None:
-        """Go on under this claim; numbers of steps beyond the trainer's, of an attempt that was lost, are removed."""
+        """Go on under this claim; what an attempt that was lost left of steps beyond the trainer's is removed."""
         self._segment, self._rows, self._written = segment, 0, 0.0
         step = self._trainer.step
-        self._fenced(lambda conn: runs.forget_after(conn, self._run_id, step))
+
+        def go_back(conn: Connection) -> None:
+            runs.forget_after(conn, self._run_id, step)
+            checkpoints.go_back(conn, self._run_id, step)
+
+        self._fenced(go_back)
 
     def measured(self, metrics: Sequence[Metric], matrices: Sequence[Matrix]) -> None:
         self._metrics += metrics
@@ -117,7 +122,7 @@ class DatabaseSink:
             resumable,
         )
         checkpoint_store.commit(conn, self._run_id, new, files)
-        checkpoints.tidy(conn, self._run_id, self._policy)
+        checkpoints.tidy(conn, self._run_id, self._policy, checkpoint.step)
 
     def _stored(self, resumable: bool, work: Callable[[Connection, list[StoredFile]], None]) -> None:
         with tempfile.TemporaryDirectory(dir=self._folder) as name:

@@ -65,6 +65,7 @@ SELECT checkpoint.*, run.name AS run_name, run.variant, run.job_id,
        (SELECT coalesce(sum(size), 0)::bigint FROM keyhole.checkpoint_file WHERE checkpoint_id = checkpoint.id) AS bytes
 FROM keyhole.checkpoint JOIN keyhole.run ON run.id = checkpoint.run_id
 """
+_SOURCE = "checkpoint:"  # with the number of one
 _ORDER = {"first": "step", "last": "step DESC", "best": "validation_loss_nats, step"}
 
 
@@ -124,11 +125,39 @@ def insert_imported(conn: Connection, run_id: int, imported: Sequence[ImportedCh
         )
 
 
-def tidy(conn: Connection, run_id: int, policy: Checkpoints) -> None:
+def hold(conn: Connection, sources: Sequence[str]) -> None:
+    """Keep the checkpoints among the sources while this transaction lasts: it inserts a job that is to read them.
+
+    Raises KeyholeError (model_not_found) for one that is not there any more.
+    """
+    numbers = sorted({int(source.removeprefix(_SOURCE)) for source in sources if source.startswith(_SOURCE)})
+    if not numbers:
+        return
+    rows = conn.execute(
+        "SELECT id FROM keyhole.checkpoint WHERE id = ANY(%s) ORDER BY id FOR KEY SHARE", (numbers,)
+    ).fetchall()
+    if gone := sorted(set(numbers) - {row[0] for row in rows}):
+        raise KeyholeError(
+            ErrorCode.MODEL_NOT_FOUND,
+            f"There is no {_SOURCE}{gone[0]} any more.",
+            "It was removed while the job was submitted. List those of the run: keyhole checkpoints",
+        )
+
+
+def go_back(conn: Connection, run_id: int, step: int) -> None:
+    """Take the reasons of the checkpoints of later steps: a lost attempt made them, and the run computes them again.
+
+    An equal one that is committed gets its reasons back and keeps its number; the others go as the run passes them.
+    """
+    conn.execute("UPDATE keyhole.checkpoint SET reasons = '{}' WHERE run_id = %s AND step > %s", (run_id, step))
+
+
+def tidy(conn: Connection, run_id: int, policy: Checkpoints, step: int) -> None:
     """Take away the reasons that no longer hold, and the checkpoints and files that are then kept for none.
 
     Best is the lowest validation loss so far (the earliest such step), last the highest step, resume the newest from
-    which the run can go on. A checkpoint that a job which has not ended is to read stays until ``remove_unwanted``.
+    which the run can go on. Those beyond ``step``, where the run is, stay as they are; so does one that a job which has
+    not ended is to read, until a later ``tidy`` or ``remove_unwanted``.
     """
     conn.execute("SELECT FROM keyhole.run WHERE id = %s FOR NO KEY UPDATE", (run_id,))
     newest = {
@@ -153,19 +182,15 @@ def tidy(conn: Connection, run_id: int, policy: Checkpoints) -> None:
             """,
             {"run": run_id, "name": RESUME_FILE},
         )
-    remove_unwanted(conn, run_id)
+    _remove_unwanted(conn, "run.id = %s AND checkpoint.step <= %s", run_id, step)
 
 
-def remove_unwanted(conn: Connection, run_id: int | None = None) -> int:
-    """Delete the checkpoints, of all runs or one, that are kept for no reason and that no open job is to read."""
-    removed = conn.execute(
-        f"""
-        DELETE FROM keyhole.checkpoint WHERE reasons = '{{}}' AND run_id = coalesce(%s, run_id)
-          AND NOT EXISTS ({_READERS})
-        """,  # noqa: S608  # a condition of this file
-        (run_id,),
+def remove_unwanted(conn: Connection) -> int:
+    """Delete the checkpoints of runs that have ended which are kept for no reason and which no open job is to read."""
+    return _remove_unwanted(
+        conn,
+        "NOT EXISTS (SELECT FROM keyhole.job WHERE id = run.job_id AND state IN ('queued', 'running', 'cancelling'))",
     )
-    return removed.rowcount
 
 
 def delete(conn: Connection, checkpoint_id: int) -> None:
@@ -224,6 +249,21 @@ SELECT job.id FROM keyhole.job WHERE job.state IN ('queued', 'running', 'cancell
        OR EXISTS (SELECT FROM keyhole.job_model
                   WHERE job_id = job.id AND job_model.source = 'checkpoint:' || checkpoint.id))
 """
+
+
+def _remove_unwanted(conn: Connection, condition: str, *values: Any) -> int:
+    # locked by a statement of its own, so that the next one sees the jobs that held them meanwhile; those that a job
+    # holds now stay
+    locked = f"""
+        SELECT checkpoint.id FROM keyhole.checkpoint JOIN keyhole.run ON run.id = checkpoint.run_id
+        WHERE reasons = '{{}}' AND {condition} ORDER BY checkpoint.id FOR UPDATE OF checkpoint SKIP LOCKED
+        """  # noqa: S608  # conditions of this file
+    rows = conn.execute(locked.encode(), values).fetchall()
+    removed = conn.execute(
+        f"DELETE FROM keyhole.checkpoint WHERE id = ANY(%s) AND NOT EXISTS ({_READERS})",  # noqa: S608  # a condition of this file
+        ([row[0] for row in rows],),
+    )
+    return removed.rowcount
 
 
 def _take_away(conn: Connection, run_id: int, reason: str, order: str, keep: int) -> None:

@@ -115,7 +115,11 @@ class JobFilter:
 
 
 def insert(conn: Connection, job: NewJob) -> int:
-    """Insert a job and its shards and return the id; call inside a transaction."""
+    """Insert a job and its shards and return the id; call inside a transaction.
+
+    Raises KeyholeError (model_not_found) if a checkpoint that it is to read has been removed.
+    """
+    checkpoints.hold(conn, [job.model_source, *(source for source, _ in job.other_models)])
     row = conn.execute(
         """
         INSERT INTO keyhole.job (kind, version, queue, priority, label, model_source, model_identity, dataset_source,

@@ -8,9 +8,13 @@ import psycopg
 import pytest
 
 from db import stored_files
-from db.repositories import checkpoints
+from db.repositories import checkpoints, jobs
+from services.contracts.errors import KeyholeError
+from services.contracts.states import JobState
 from services.contracts.training.training import Checkpoints
+from tests.conftest import MigratedDatabase
 from tests.integration.db.stored_checkpoints import new_run, store, write_files
+from tests.integration.new_jobs import submission
 
 Keep = Callable[..., dict[int, list[str]]]
 
@@ -26,7 +30,7 @@ def kept(conn: psycopg.Connection, tmp_path: Path) -> Keep:
             files = write_files(tmp_path / str(step), {"w": np.full(3, step)}, resume=resume)
             store(conn, run_id, step, files, reasons=reasons, loss=loss)
             with conn.transaction():
-                checkpoints.tidy(conn, run_id, Checkpoints.model_validate(policy))
+                checkpoints.tidy(conn, run_id, Checkpoints.model_validate(policy), step)
         rows = checkpoints.of_run(conn, run_id)
         for row in rows:
             names = [file.name for file in stored_files.files_of(conn, row.id)]
@@ -59,6 +63,51 @@ def test_the_newest_of_an_interval_are_kept_and_none_that_has_another_reason_is_
 
 def test_the_last_is_the_highest_step(kept: Keep) -> None:
     assert kept([(10, ["last"], None), (20, ["last"], None)]) == {20: ["last"]}
+
+
+def test_what_a_lost_attempt_left_goes_unless_an_equal_one_is_computed_again(
+    conn: psycopg.Connection, tmp_path: Path
+) -> None:
+    run_id = new_run(conn)
+    policy = Checkpoints()
+
+    def at(step: int, value: float, reasons: Sequence[str], loss: float) -> int:
+        number = store(conn, run_id, step, write_files(tmp_path, {"w": np.array([value])}), reasons=reasons, loss=loss)
+        with conn.transaction():
+            checkpoints.tidy(conn, run_id, policy, step)
+        return number
+
+    first = at(0, 0.0, ["first"], 5.0)
+    equal, otherwise = at(10, 1.0, ["asked"], 3.0), at(20, 2.0, ["best"], 1.0)
+    at(30, 3.0, ["interval"], 4.0)
+    checkpoints.go_back(conn, run_id, 0)
+    assert at(10, 1.0, ["best"], 3.0) == equal
+    assert at(20, 2.5, ["interval"], 3.5) != otherwise
+    assert {row.step: (row.id, row.reasons) for row in checkpoints.of_run(conn, run_id)}.items() >= {
+        0: (first, ["first"]),
+        10: (equal, ["best"]),
+    }.items()
+    at(40, 4.0, ["last"], 3.6)
+    assert [row.step for row in checkpoints.of_run(conn, run_id)] == [0, 10, 20, 40]
+
+
+def test_a_checkpoint_that_a_job_being_inserted_is_to_read_stays(
+    conn: psycopg.Connection, database: MigratedDatabase, tmp_path: Path
+) -> None:
+    run_id = new_run(conn, JobState.SUCCEEDED)
+    checkpoint = store(conn, run_id, 1, write_files(tmp_path, {"w": np.ones(1)}), reasons=[])
+    reading = submission(model_source=f"checkpoint:{checkpoint}")
+    with database.connect() as other, other.transaction():
+        jobs.insert(other, reading)
+        assert checkpoints.remove_unwanted(conn) == 0, "its lock is held"
+    assert checkpoints.remove_unwanted(conn) == 0, "the job is there"
+    conn.execute("UPDATE keyhole.job SET state = 'succeeded'")
+    assert checkpoints.remove_unwanted(conn) == 1
+    with pytest.raises(KeyholeError, match=f"There is no checkpoint:{checkpoint} any more"), conn.transaction():
+        jobs.insert(conn, reading)
+    other_model = submission(other_models=[(f"checkpoint:{checkpoint}", "sha256:x")], reuse_key="other")
+    with pytest.raises(KeyholeError, match=f"There is no checkpoint:{checkpoint} any more"), conn.transaction():
+        jobs.insert(conn, other_model)
 
 
 def test_the_newest_resumable_checkpoint_is_where_a_run_goes_on(conn: psycopg.Connection, tmp_path: Path) -> None:

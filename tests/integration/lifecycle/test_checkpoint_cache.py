@@ -1,10 +1,13 @@
 """Checkpoints on a worker: fetched once, checked, evicted when there is no room; loaded as what was stored."""
 
+import fcntl
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -133,6 +136,38 @@ def test_the_longest_unused_folders_go_when_there_is_no_room_and_none_that_is_us
             assert there() == {models[0][1], models[2][1]}
     with checkpoint_cache.opened(*models[2], small):
         assert there() == {models[2][1]}
+
+
+def test_a_folder_that_was_removed_before_it_was_in_use_is_fetched_again(
+    conn: psycopg.Connection, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, identity = stored_model(conn, tmp_path / "in")
+    removed = []
+    locked = checkpoint_cache._locked
+
+    @contextmanager
+    def removing(folder: Path, how: int) -> Iterator[None]:
+        if how == fcntl.LOCK_SH and not removed:  # another worker makes room at this moment
+            removed.append(folder)
+            shutil.rmtree(folder)
+        with locked(folder, how):
+            yield
+
+    monkeypatch.setattr(checkpoint_cache, "_locked", removing)
+    with checkpoint_cache.opened(source, identity, settings) as folder:
+        assert removed == [folder]
+        assert folder is not None
+        assert (folder / "model.safetensors").is_file()
+
+
+def test_a_folder_that_vanishes_while_room_is_made_is_passed_over(
+    conn: psycopg.Connection, settings: Settings, tmp_path: Path
+) -> None:
+    going = settings.cache / "checkpoints" / "0"
+    going.mkdir(parents=True)
+    (going / "gone").symlink_to(tmp_path / "nothing")  # listed, and not there any more when it is looked at
+    with checkpoint_cache.opened(*stored_model(conn, tmp_path / "in"), settings) as folder:
+        assert folder is not None
 
 
 def test_a_folder_unused_for_weeks_goes_though_there_is_room(
