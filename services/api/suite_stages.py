@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
-from db.repositories import jobs, suite_stages
+from db.repositories import jobs, suite_stages, watches
 from db.repositories.suite_stages import DueStage, EarlierJob
 from services.api import enqueue, stage_jobs, suite_runs
 from services.api.follower import Follower, Surroundings
@@ -24,6 +24,10 @@ from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.states import JobState
 
 Pool = ConnectionPool[Connection[Any]]
+_NOBODY_TO_SUBMIT_FOR = (
+    "the token that submitted the suite has expired or was revoked, and nothing is submitted in its name; "
+    "submit the suite again with a token of your own: what has been computed is taken as it is"
+)
 _MOST_TOLD = 3  # jobs named in the reason for skipping a stage
 _WAIT_S = (2.0, 60.0)  # after a first failure that may pass, doubled up to the second
 _log = structlog.get_logger("keyhole.following")
@@ -89,6 +93,8 @@ def _expanded(pool: Pool, due: DueStage) -> PlannedStage | str:
         earlier = suite_stages.earlier_jobs(conn, due.suite_id)
         skipped = [row.number for row in suite_stages.of_suite(conn, due.suite_id) if row.state == "skipped"]
         reason = why_not(stage, due.number, earlier, skipped)
+        if reason is None and not watches.token_usable(conn, due.submitted_by):
+            reason = _NOBODY_TO_SUBMIT_FOR
         return reason or suite_runs.expanded(conn, due.suite_id, stage)
 
 

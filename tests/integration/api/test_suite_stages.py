@@ -134,6 +134,19 @@ def test_a_stage_that_continues_is_skipped_if_nothing_succeeded(suites, conn):
     assert (stage(conn, suite_id).state, stage(conn, suite_id).detail) == ("skipped", "no job before it succeeded")
 
 
+@pytest.mark.parametrize("change", ["revoked_at = now()", "expires_at = now()"])
+def test_nothing_is_submitted_later_in_the_name_of_a_token_that_is_not_usable_any_more(suites, conn, change):
+    suite_id = suites.suite(probes=trainings(0), stages=[profile(["runs@last"]), profile(["runs@first"])])
+    (training,) = members(conn, suite_id)
+    train(conn, training.id)
+    conn.execute(f"UPDATE keyhole.api_token SET {change} WHERE id = %s", (suites.token_id,))
+    look(suites)
+    look(suites)
+    assert [stage(conn, suite_id, number).state for number in (1, 2)] == ["skipped", "skipped"]
+    assert "has expired or was revoked" in (stage(conn, suite_id).detail or "")
+    assert members(conn, suite_id, stage=1) == []
+
+
 def test_a_checkpoint_that_a_run_has_not_skips_the_stage_with_those_it_has(suites, conn):
     suite_id = suites.suite(probes=trainings(0), stages=[profile(["runs@3"])])
     train(conn, members(conn, suite_id)[0].id)
