@@ -42,6 +42,25 @@ class MortalLedger(Ledger):
         return found
 
 
+class SegmentLedger(Ledger):
+    """Dies right after the transaction that ends the first segment of a job."""
+
+    def __init__(self, url: str, job_id: int) -> None:
+        super().__init__(url, patience_s=5)
+        self._job_id = job_id
+
+    def transact(self, function: Callable[[Connection], T], patience_s: float | None = None) -> T:
+        def then_progress(conn: Connection) -> tuple[T, int]:
+            found, job = function(conn), jobs.get(conn, self._job_id)
+            assert job is not None
+            return found, job.shards_done
+
+        found, done = super().transact(then_progress, patience_s)
+        if done:
+            raise Killed
+        return found
+
+
 class CountingLedger(Ledger):
     calls = 0
 
@@ -95,15 +114,31 @@ def attempt_on(conn: Connection, job_id: int) -> OpenAttempt:
 
 def served(conn: Connection, database: MigratedDatabase, settings: Settings, job_id: int, **ledger: Any) -> None:
     """One attempt, with a ledger that dies if it is asked to; then the attempt is declared lost."""
+    _attempted(
+        MortalLedger(database.owner_url, **ledger) if ledger else Ledger(database.owner_url, patience_s=5),
+        conn,
+        settings,
+        job_id,
+    )
+
+
+def cut_after_a_segment(conn: Connection, database: MigratedDatabase, settings: Settings, job_id: int) -> None:
+    """The first attempt on a job of several segments, killed once the first of them has ended."""
+    _attempted(SegmentLedger(database.owner_url, job_id), conn, settings, job_id)
+    job = jobs.get(conn, job_id)
+    assert job is not None
+    assert 1 == job.shards_done < job.shards
+
+
+def _attempted(ledger: Ledger, conn: Connection, settings: Settings, job_id: int) -> None:
     attempt = attempt_on(conn, job_id)
-    used = MortalLedger(database.owner_url, **ledger) if ledger else Ledger(database.owner_url, patience_s=5)
     try:
-        training_job.run(attempt.token, "cpu", settings, used)
+        training_job.run(attempt.token, "cpu", settings, ledger)
     except Killed:
         with conn.transaction():
             attempts.end(conn, attempt.token, AttemptOutcome.LOST)
     finally:
-        used.close()
+        ledger.close()
 
 
 def trajectory(conn: Connection, job_id: int) -> dict[str, Any]:
