@@ -63,7 +63,7 @@ def text() -> str:
         parts.append(f"### {_heading(group)}\n")
         parts += [_example(example) for example in EXAMPLES if example.group == group]
     parts += ["## Metrics\n", _OF_METRICS]
-    for kind in KINDS.values():
+    for kind in (kind for kind in KINDS.values() if kind.metrics):
         rows = "\n".join(map(_metric, kind.metrics))
         parts.append(
             f"### Metrics of `{kind.name}`\n\n| metric | of the rows of | meaning | bins |\n|---|---|---|---|\n{rows}\n"
