@@ -151,7 +151,7 @@ def main() -> int:
     parser.add_argument("--d-heads", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--tolerance", type=float, default=0.03)
-    parser.add_argument("--iterations", type=int, default=64)
+    parser.add_argument("--iterations", type=int, default=48)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=0, help="threads of torch; 0 leaves its choice")
