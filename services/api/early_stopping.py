@@ -16,6 +16,7 @@ from psycopg_pool import ConnectionPool
 
 from db.repositories import jobs, sweep_stopping
 from db.repositories.sweep_stopping import Contender
+from services.api.defects import Defects
 from services.api.follower import Follower, Surroundings
 from services.contracts.errors import ErrorCode
 from services.contracts.training.sweep import EarlyStopping
@@ -23,23 +24,34 @@ from services.contracts.training.sweep import EarlyStopping
 Pool = ConnectionPool[Connection[Any]]
 Setting = tuple[str, str]  # variant, and the values on the axes as text
 _log = structlog.get_logger("keyhole.following")
+_defects = Defects("sweep_not_looked_at", "Early stopping")
 
 
 async def look(surroundings: Surroundings) -> None:
     """Cancel the members of every setting that has become hopeless since the last look."""
-    await surroundings.in_thread(_look, surroundings.pool)
+    for sweep_id, body in await surroundings.in_thread(_open_sweeps, surroundings.pool):
+        try:
+            await surroundings.in_thread(_judge, surroundings.pool, sweep_id, body)
+        except Exception as error:  # one sweep's trouble is not the others'
+            _defects.met(sweep_id, error, sweep=sweep_id)
+        else:
+            _defects.over(sweep_id)
 
 
-def _look(pool: Pool) -> None:
+def _open_sweeps(pool: Pool) -> list[tuple[int, dict[str, Any]]]:
     with pool.connection() as conn:
-        for sweep_id, body in sweep_stopping.open_sweeps(conn):
-            rule = EarlyStopping.model_validate(body)
-            contenders = sweep_stopping.contenders(conn, sweep_id)
-            reasons = hopeless(contenders, sweep_stopping.losses(conn, sweep_id, rule.after_steps), rule)
-            for contender in contenders:
-                reason = reasons.get(setting_of(contender))
-                if reason is not None and contender.may_be_stopped:
-                    _stop(conn, contender.job_id, sweep_id, reason)
+        return sweep_stopping.open_sweeps(conn)
+
+
+def _judge(pool: Pool, sweep_id: int, body: dict[str, Any]) -> None:
+    rule = EarlyStopping.model_validate(body)
+    with pool.connection() as conn:
+        contenders = sweep_stopping.contenders(conn, sweep_id)
+        reasons = hopeless(contenders, sweep_stopping.losses(conn, sweep_id, rule.after_steps), rule)
+        for contender in contenders:
+            reason = reasons.get(setting_of(contender))
+            if reason is not None and contender.may_be_stopped:
+                _stop(conn, contender.job_id, sweep_id, reason)
 
 
 def _stop(conn: Connection[Any], job_id: int, sweep_id: int, reason: str) -> None:

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import structlog
 from fastapi.exceptions import RequestValidationError
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
@@ -21,6 +20,7 @@ from psycopg_pool import ConnectionPool
 from db.repositories import watch_models, watch_targets, watches
 from db.repositories.watches import WatchRow
 from services.api import suites
+from services.api.defects import Defects
 from services.api.follower import Follower, Surroundings
 from services.api.watch_judging import judge, measures
 from services.api.watched_series import in_progress, present
@@ -30,8 +30,10 @@ from services.contracts.suites import SuiteCreate
 from services.contracts.watches import Target, parse_target
 
 MOST_AT_ONCE = 10  # checkpoints that a watch submits at one look
-_log = structlog.get_logger("keyhole.watching")
 Pool = ConnectionPool[Connection[Any]]
+_judging = Defects("watch_not_judged", "Applying the rules")
+_looking = Defects("watch_not_looked_at", "Looking for checkpoints")
+_submitting = Defects("checkpoint_not_submitted", "Submitting the probes")
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,12 @@ async def judge_all(surroundings: Surroundings) -> None:
     for watch in await surroundings.in_thread(_active, surroundings.pool, wake=True):
         try:
             await surroundings.in_thread(judge, surroundings.pool, watch)
-        except Exception as error:
-            _log.exception("watch_not_judged", watch=watch.id, error=type(error).__name__)
+        except Exception as error:  # one watch's trouble is not the others'
+            told = _judging.met(watch.id, error, watch=watch.id)
+            await surroundings.in_thread(_looked, surroundings.pool, watch, told)
+        else:
+            if _judging.over(watch.id):
+                await surroundings.in_thread(_looked, surroundings.pool, watch, None)
 
 
 async def look_at_runs(surroundings: Surroundings) -> None:
@@ -57,8 +63,14 @@ async def look_at_runs(surroundings: Surroundings) -> None:
     for watch in await surroundings.in_thread(_active, surroundings.pool):
         target = parse_target(watch.target)
         if target.of_runs:
-            news = await surroundings.in_thread(_unseen_of_runs, surroundings.pool, watch, target)
-            await _submit_all(surroundings, watch, news)
+            try:
+                news = await surroundings.in_thread(_unseen_of_runs, surroundings.pool, watch, target)
+                await _submit_all(surroundings, watch, news)
+            except Exception as error:
+                told = _looking.met(watch.id, error, watch=watch.id)
+                await surroundings.in_thread(_looked, surroundings.pool, watch, told)
+            else:
+                _looking.over(watch.id)
 
 
 async def poll(surroundings: Surroundings) -> None:
@@ -73,16 +85,17 @@ async def _poll_one(surroundings: Surroundings, watch: WatchRow) -> None:
         return
     try:
         found = await present(surroundings.turns, source, surroundings.settings)
+        unseen = await surroundings.in_thread(_unseen, surroundings.pool, watch, found)
+        news = [New(each, None, step_of(each)) for each in unseen[:MOST_AT_ONCE]]
+        await _submit_all(surroundings, watch, news)
     except KeyholeError as error:
         await surroundings.in_thread(_looked, surroundings.pool, watch, str(error))
         return
     except Exception as error:
-        _log.exception("watch_not_polled", watch=watch.id)
-        await surroundings.in_thread(_looked, surroundings.pool, watch, f"{type(error).__name__} at looking there.")
+        told = _looking.met(watch.id, error, watch=watch.id)
+        await surroundings.in_thread(_looked, surroundings.pool, watch, told)
         return
-    unseen = await surroundings.in_thread(_unseen, surroundings.pool, watch, found)
-    news = [New(each, None, step_of(each)) for each in unseen[:MOST_AT_ONCE]]
-    await _submit_all(surroundings, watch, news)
+    _looking.over(watch.id)
     if len(unseen) > len(news):
         await surroundings.in_thread(_look_again, surroundings.pool, watch)
 
@@ -107,10 +120,13 @@ async def _submit_all(surroundings: Surroundings, watch: WatchRow, news: Sequenc
             if not await surroundings.in_thread(_may_pass, error, new.source):
                 await surroundings.in_thread(_give_up, surroundings.pool, watch, new, told)
         except Exception as error:
-            _log.exception("checkpoint_not_submitted", watch=watch.id, source=new.source)
-            problems.append(f"{new.source}: {type(error).__name__}")
+            told = _submitting.met((watch.id, new.source), error, watch=watch.id, source=new.source)
+            problems.append(f"{new.source}: {told}")
+        else:
+            _submitting.over((watch.id, new.source))
     more = f" And {len(problems) - 1} more." if len(problems) > 1 else ""
-    await surroundings.in_thread(_looked, surroundings.pool, watch, problems[0] + more if problems else None)
+    problem = problems[0] + more if problems else _judging.of(watch.id)
+    await surroundings.in_thread(_looked, surroundings.pool, watch, problem)
 
 
 async def _submit(surroundings: Surroundings, watch: WatchRow, new: New) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from structlog.testing import capture_logs
 
 from db.repositories import jobs, suite_stages, sweeps
 from services.api import early_stopping
@@ -112,6 +113,22 @@ def test_several_that_look_at_once_cancel_each_member_once(sweeping, conn):
     sweeping.run(at_once)
     events = conn.execute("SELECT count(*) FROM keyhole.job_event WHERE type = 'cancelled'").fetchone()
     assert events == (2,)
+
+
+def test_a_defect_in_one_sweep_is_logged_once_and_keeps_no_other_from_being_looked_at(sweeping, conn):
+    broken, _ = sweeping.sweep(**SWEEP)
+    sweep_id, _ = sweeping.sweep(**{**SWEEP, "seeds": [2, 3]})
+    conn.execute(
+        "UPDATE keyhole.sweep SET body = jsonb_set(body, '{early_stopping}', '{\"of_another\": 1}') WHERE id = %s",
+        (broken,),
+    )
+    train(conn, of(conn, sweep_id, 0.001, 2).job_id, [(0, 7.0), (2, 4.0), (4, 3.0)])
+    train(conn, of(conn, sweep_id, 0.1, 2).job_id, [(0, 7.0), (2, 5.0)], state=JobState.RUNNING)
+    with capture_logs() as logged:
+        look(sweeping)
+        look(sweeping)
+    assert [state for _, _, state in states(conn, sweep_id)] == ["succeeded", "cancelled", "queued", "cancelled"]
+    assert [each["sweep"] for each in logged if each["event"] == "sweep_not_looked_at"] == [broken]
 
 
 def test_a_sweep_without_early_stopping_is_not_touched(sweeping, conn):

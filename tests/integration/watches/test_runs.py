@@ -3,6 +3,8 @@
 import threading
 
 import pytest
+from psycopg.types.json import Jsonb
+from structlog.testing import capture_logs
 
 from db.repositories import jobs, runs
 from db.repositories.runs import Metric
@@ -305,6 +307,46 @@ def test_nothing_is_submitted_in_the_name_of_a_revoked_token(watched, run_id):
     assert models == 0
     (suites,) = watched.conn.execute("SELECT count(*) FROM keyhole.suite").fetchone()
     assert suites == 0
+
+
+def test_a_defect_in_one_watch_is_told_by_it_logged_once_and_keeps_no_other_waiting(watched, run_id):
+    broken = watched.create(target=f"run:{run_id}", rules=["loss_nats above 5"])["id"]
+    watch = watched.create(target=f"run:{run_id}", rules=["loss_nats above 5"])["id"]
+    good = watched.conn.execute("SELECT body FROM keyhole.watch WHERE id = %s", (broken,)).fetchone()[0]
+    watched.conn.execute(
+        "UPDATE keyhole.watch SET body = jsonb_set(body, '{rules}', '[{\"of\": \"another version\"}]') WHERE id = %s",
+        (broken,),
+    )
+    runs.write(watched.conn, run_id, [Metric(10, "loss_nats", 6.0)])
+    with capture_logs() as logged:
+        for _ in range(3):
+            watched.look()
+    assert [each["watch"] for each in logged if each["event"] == "watch_not_judged"] == [broken]
+    told = "SELECT problem FROM keyhole.watch WHERE id = %s"
+    assert (
+        "Applying the rules failed unexpectedly (ValidationError)"
+        in watched.conn.execute(told, (broken,)).fetchone()[0]
+    )
+    assert [alert["watch_id"] for alert in watched.alerts()] == [watch]
+    watched.conn.execute("UPDATE keyhole.watch SET body = %s WHERE id = %s", (Jsonb(good), broken))
+    watched.look()
+    assert watched.watch(broken)["problem"] is None
+    assert {alert["watch_id"] for alert in watched.alerts()} == {broken, watch}
+
+
+def test_a_defect_at_submitting_is_told_by_the_watch_and_logged_once(watched, run_id):
+    watch = watched.create(target=f"run:{run_id}", probes=[PROBE])["id"]
+    watched.conn.execute(
+        "UPDATE keyhole.watch SET body = jsonb_set(body, '{probes}', '[{\"of\": \"another version\"}]') WHERE id = %s",
+        (watch,),
+    )
+    store_checkpoint(watched.conn, run_id, 100)
+    with capture_logs() as logged:
+        watched.look()
+        watched.look()
+    assert [each["watch"] for each in logged if each["event"] == "checkpoint_not_submitted"] == [watch]
+    (problem,) = watched.conn.execute("SELECT problem FROM keyhole.watch WHERE id = %s", (watch,)).fetchone()
+    assert "Submitting the probes failed unexpectedly (ValidationError)" in problem
 
 
 def test_a_watch_of_a_suite_looks_at_all_of_its_runs_each_for_itself(watched):
