@@ -10,7 +10,7 @@ from services.api import resolving
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
 from services.sources import hub
-from services.sources.series import is_series, models_of
+from services.sources.series import is_series, models_so_far
 
 SETTLED_S = 5.0  # a folder whose newest file is younger may still be written
 IN_PROGRESS_S = 600.0  # one that is no model yet is looked at again until its newest file is so old
@@ -31,10 +31,10 @@ def _present(source: str, settings: Settings) -> list[str]:
         commit, _ = hub.model_commit(name, branch)
         return [f"hf:{name}@{commit}"]  # each commit of a branch is a checkpoint of its own
     try:
-        found = models_of(source, settings)
+        found = models_so_far(source, settings)
     except KeyholeError as error:
         if error.code is ErrorCode.MODEL_NOT_FOUND and source.startswith("path:"):
-            return []  # the first checkpoint is still to come
+            return []  # the folder was there when its watch was made, and may come back
         raise
     if source.startswith("path:"):
         return [each for each in found if _settled(Path(each.removeprefix("path:")))]

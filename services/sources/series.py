@@ -31,6 +31,18 @@ def models_of(source: str, settings: Settings) -> list[str]:
     A run's checkpoints are in the database, and so for the API to name: here a run is invalid_source.
     Raises KeyholeError: invalid_source, model_not_found (nothing matches), invalid_request (too many), unavailable.
     """
+    found = models_so_far(source, settings)
+    if not found:
+        raise KeyholeError(
+            ErrorCode.MODEL_NOT_FOUND,
+            f"{source!r} matches no model.",
+            "A pattern is matched against branches and tags of the repository; a folder must hold folders of models.",
+        )
+    return found
+
+
+def models_so_far(source: str, settings: Settings) -> list[str]:
+    """As ``models_of``, but none where nothing matches yet: model_not_found tells of repository or folder alone."""
     if not is_series(source):
         return [source]
     form, _, rest = source.strip().partition(":")
@@ -48,12 +60,6 @@ def models_of(source: str, settings: Settings) -> list[str]:
     else:
         folder = model_path(rest.removesuffix("/*"), settings)
         found = [f"path:{each}" for each in sorted(_models_in(folder), key=lambda each: numbered(each.name))]
-    if not found:
-        raise KeyholeError(
-            ErrorCode.MODEL_NOT_FOUND,
-            f"{source!r} matches no model.",
-            "A pattern is matched against branches and tags of the repository; a folder must hold folders of models.",
-        )
     return within_limit(source, found)
 
 

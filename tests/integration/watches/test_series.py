@@ -4,8 +4,10 @@ import os
 import time
 from pathlib import Path
 
+import httpx2
 import pytest
 from huggingface_hub import HfApi
+from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.hf_api import GitRefInfo, GitRefs
 
 from services.api.watching import MOST_AT_ONCE, judge_all, poll, step_of
@@ -184,6 +186,25 @@ def test_a_hub_that_is_down_is_the_watchs_problem_until_it_answers(watched, monk
     assert asked == ["hf:org/name@step9", "hf:org/name@step10"]
     shown = watched.watch(watch["id"])
     assert (shown["problem"], steps(watched, watch["id"])) == (None, [9, 10])
+
+
+def test_a_pattern_that_no_revision_matches_yet_is_watched_if_the_repository_is_there(watched, monkeypatch):
+    """The hub's client is replaced where it asks: there is no hub here."""
+
+    def list_refs(self, name):
+        if name == "org/absent":
+            asked = httpx2.Request("GET", "http://hub")
+            raise RepositoryNotFoundError("404", response=httpx2.Response(404, request=asked))
+        main = GitRefInfo(name="main", ref="refs/heads/main", target_commit="0" * 40)
+        return GitRefs(branches=[main], converts=[], tags=[])
+
+    monkeypatch.setattr(HfApi, "list_repo_refs", list_refs)
+    body = {"probes": [PROBE], "dataset": watched.dataset}
+    watch = watched.create(target="hf:org/name@step*", **body)
+    watched.poll(watch["id"])
+    shown = watched.watch(watch["id"])
+    assert (shown["active"], shown["problem"], shown["newest"]) == (True, None, [])
+    assert "The hub has no model org/absent" in watched.create(422, target="hf:org/absent@step*", **body)["detail"]
 
 
 def test_every_commit_of_a_branch_is_a_checkpoint(watched, monkeypatch):
