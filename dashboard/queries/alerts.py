@@ -12,7 +12,7 @@ from dashboard.queries.paging import Page, page_of, upwards
 MOST_WATCHES = 100
 MOST_CHECKPOINTS = 100
 
-WATCHES = """
+_WATCH = """
 SELECT watch.id AS watch_id, watch.name, watch.target, watch.active, watch.ended, watch.problem, watch.probes,
        watch.dataset, watch.rules, watch.poll_s, watch.has_webhook, watch.submitted_by, watch.created_at,
        watch.looked_at, seen.models, seen.judged, seen.failed, raised.alerts, raised.unseen, met.places AS met_at
@@ -26,7 +26,8 @@ CROSS JOIN LATERAL (
     SELECT count(*) AS alerts, count(*) FILTER (WHERE acknowledged_at IS NULL) AS unseen
     FROM analysis.alert WHERE watch_id = watch.id
 ) AS raised
-CROSS JOIN LATERAL (SELECT count(*) AS places FROM analysis.watch_crossing WHERE watch_id = watch.id) AS met
+CROSS JOIN LATERAL (SELECT count(*) AS places FROM analysis.watch_crossing WHERE watch_id = watch.id) AS met"""
+WATCHES = f"""{_WATCH}
 ORDER BY watch.active DESC, watch.id DESC LIMIT %(limit)s"""
 
 RULES = """
@@ -156,6 +157,11 @@ def watches(conn: psycopg.Connection, limit: int = MOST_WATCHES) -> list[WatchLi
     """Those that look first, each the newest first."""
     with conn.cursor(row_factory=class_row(WatchLine)) as cursor:
         return cursor.execute(WATCHES.encode(), {"limit": limit}).fetchall()
+
+
+def watch(conn: psycopg.Connection, number: int) -> WatchLine | None:
+    with conn.cursor(row_factory=class_row(WatchLine)) as cursor:
+        return cursor.execute(f"{_WATCH}\nWHERE watch.id = %(watch)s".encode(), {"watch": number}).fetchone()
 
 
 def rules(conn: psycopg.Connection, watch: int) -> list[RuleLine]:

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from dashboard import url
 from dashboard.connection import reading
 from dashboard.live import STEADY
+from dashboard.pages import ALERTS
 from dashboard.problems import guarded, show
 from dashboard.queries import alerts as alert_queries
 from dashboard.queries.alerts import Filters
@@ -39,7 +41,8 @@ def _live(filters: Filters) -> None:
     """The part that renews itself. A failing database leaves a sentence, and the next run tries again."""
     try:
         with reading() as conn:
-            known = alert_queries.watches(conn)
+            known = alert_queries.watches(conn) if filters.watch is None else []
+            watched = alert_queries.watch(conn, filters.watch) if filters.watch is not None else None
             number = url.integer("alert")
             chosen = alert_queries.alert(conn, number) if number is not None else None
     except KeyholeError as error:
@@ -47,9 +50,11 @@ def _live(filters: Filters) -> None:
         return
     if number is not None:
         alert_detail(number, chosen)
-    watched = next((watch for watch in known if watch.watch_id == filters.watch), None)
     if watched is not None:
         watch_detail(watched)
+    elif filters.watch is not None:
+        st.warning(f"There is no watch {filters.watch}; it may have been deleted.", icon=":material/warning:")
+        st.page_link(ALERTS, label="All watches", icon=":material/arrow_back:", query_params={})
     else:
         watch_list(known)
     alert_list(filters)
@@ -89,7 +94,7 @@ def _with(numbers: list[int], asked: int | None) -> list[int]:
     return numbers if asked is None or asked in numbers else [asked, *numbers]
 
 
-def _numbered(column: st.delta_generator.DeltaGenerator, label: str, key: str, options: list[int]) -> int | None:
+def _numbered(column: DeltaGenerator, label: str, key: str, options: list[int]) -> int | None:
     """A choice among numbers, which the address has as such."""
     bound = url.bind(key, url.integer(key), [None, *options])
     return column.selectbox(
@@ -102,7 +107,7 @@ def _numbered(column: st.delta_generator.DeltaGenerator, label: str, key: str, o
     )
 
 
-def _index(column: st.delta_generator.DeltaGenerator, label: str, key: str) -> int | None:
+def _index(column: DeltaGenerator, label: str, key: str) -> int | None:
     bound = url.bind_number(key, url.integer(key))  # type: ignore[arg-type]  # none is an empty field
     return column.number_input(
         label, min_value=0, step=1, value=None, placeholder="any", key=bound["key"],

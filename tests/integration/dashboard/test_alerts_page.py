@@ -4,6 +4,7 @@ import psycopg
 import pytest
 
 from dashboard.pages import ALERTS
+from dashboard.queries.alerts import MOST_WATCHES
 from db.repositories import alerts, api_tokens, watch_models, watch_rules, watches
 from db.repositories.alerts import NewAlert
 from db.repositories.watch_rules import Place
@@ -105,6 +106,20 @@ def test_a_watch_in_the_address_shows_rules_and_checkpoints(watch_id: int, open_
     assert set(seen["State"]) == {"judged", "job 9 failed"}
     assert r"\*bold\*" in "\n".join(each.value for each in app.subheader)
     assert "secret" not in texts(app)
+
+
+def test_a_watch_in_the_address_is_shown_however_many_came_after_it(
+    watch_id: int, owner: psycopg.Connection, open_page: Open
+) -> None:
+    for number in range(MOST_WATCHES):
+        watches.insert(owner, f"later {number}", "path:/runs/*", {"kinds": [], "rules": RULES[:1]}, None)
+    app = open_page(ALERTS, watch=str(watch_id))
+    assert r"\*bold\*" in "\n".join(each.value for each in app.subheader)
+    assert list(next(each.value for each in app.dataframe if "Alert" in each.value.columns)["Alert"]) == [3, 2, 1]
+
+
+def test_a_watch_in_the_address_that_is_not_there_is_told(watch_id: int, open_page: Open) -> None:
+    assert "There is no watch 99" in texts(open_page(ALERTS, watch="99"))
 
 
 def test_an_alert_in_the_address_is_shown_in_full(watch_id: int, open_page: Open) -> None:
