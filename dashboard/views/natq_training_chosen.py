@@ -40,7 +40,7 @@ def chosen_runs() -> Chosen | None:
     if not sweeps and not any(NATQ in (line.variant or "") for line in trained):
         st.info(
             "There is no run with NATQ yet. This command tunes it and the control, three seeds of each setting, and "
-            "profiles the ends; about half an hour on two CPU cores:",
+            "profiles the ends; a quarter of an hour on two CPU cores:",
             icon=":material/rocket_launch:",
         )
         st.code(FIRST_COMMAND, language="bash")

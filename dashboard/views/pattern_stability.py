@@ -49,7 +49,7 @@ def _of_own_runs() -> None:
     if "jobs" in st.query_params:
         return
     st.caption(
-        "Or train three seeds of a small model and compare all their checkpoints, some ten minutes on two cores:"
+        "Or train three seeds of a small model and compare all their checkpoints, some six minutes on two CPU cores:"
     )
     st.code("keyhole submit suite --preset laboratory/figure-4-small --wait", language="bash")
     st.caption("Or compare the checkpoints of runs that are there:")

@@ -44,7 +44,13 @@ def list_alerts(
     after: Annotated[int | None, Query(ge=0, le=2**63 - 1, description="oldest first, above this number")] = None,
     cursor: Annotated[str | None, Query(max_length=100, description="`next` of the page before")] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
-    format: Annotated[Literal["json", "csv"], Query(description="csv: all that match, newest first")] = "json",
+    format: Annotated[
+        Literal["json", "csv"],
+        Query(
+            description=f"csv: all that match in one file, without pages; of more than {MOST_OF_FILE:,} the newest, "
+            "with `after` the oldest above it"
+        ),
+    ] = "json",
 ) -> AlertPage | Response:
     """Alerts, newest first; with `after`, those above a number, oldest first, for whoever follows them."""
     condition = AlertFilter(watch, run, job, metric, layer, head, since, acknowledged)
