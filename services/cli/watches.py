@@ -10,7 +10,6 @@ from services.cli import output, parameters
 from services.cli.jobs import api
 from services.cli.output import Json
 from services.contracts.rule_texts import GRAMMAR, parse
-from services.contracts.rules import TRAINING, levels_of
 from services.contracts.training.numbers import METRICS
 from services.contracts.watches import WatchDetail, WatchView
 
@@ -205,6 +204,6 @@ def _grammar(wanted: bool) -> None:
         output.data("\nMetrics of the training (those of the probes: keyhole kinds):")
         output.table(
             ("metric", "by", "meaning"),
-            ((name, ", ".join(levels_of(TRAINING, name)), meaning) for name, meaning in METRICS.items()),
+            ((name, ", ".join(metric.levels), metric.meaning) for name, metric in METRICS.items()),
         )
         raise typer.Exit()

@@ -15,26 +15,21 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from services.contracts.kinds import KINDS, result_tables
 from services.contracts.printable import NAME_PATTERN
 from services.contracts.training.numbers import METRICS as TRAINING_METRICS
+from services.contracts.training.numbers import Level
 
-Level = Literal["head", "layer", "model"]
 Statistic = Literal["mean", "minimum", "q01", "q05", "q25", "median", "q75", "q95", "q99", "maximum"]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 TRAINING = "training"  # the kind whose metrics are numbers by step and no summaries
 BOUND_PROBE = "entropy_bound"
-_BY_HEAD = ("entropy_nats", "top_weight", "sink_mass", "local_mass")
 _LEVELS: tuple[Level, ...] = ("head", "layer", "model")
 
 
 def levels_of(origin: str, metric: str) -> tuple[Level, ...]:
     """The levels at which the metric is known, the narrowest first; none if the origin has no such metric."""
     if origin == TRAINING:
-        if metric not in TRAINING_METRICS:
-            return ()
-        if metric in _BY_HEAD:
-            return _LEVELS
-        return ("layer",) if metric.startswith("natq_") else ("model",)
+        return TRAINING_METRICS[metric].levels if metric in TRAINING_METRICS else ()
     if origin not in KINDS:
         return ()
     key = next((result_tables()[each.table].key for each in KINDS[origin].metrics if each.name == metric), None)

@@ -42,8 +42,8 @@ def list_rules(caller: Reader) -> RuleGuide:
         for each in kind.metrics
     ]
     metrics += [
-        WatchableMetric(of=TRAINING, metric=name, levels=list(levels_of(TRAINING, name)), meaning=meaning)
-        for name, meaning in METRICS.items()
+        WatchableMetric(of=TRAINING, metric=name, levels=list(metric.levels), meaning=metric.meaning)
+        for name, metric in METRICS.items()
     ]
     return RuleGuide(grammar=GRAMMAR, statistics=list(get_args(Statistic)), metrics=metrics)
 
