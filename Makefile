@@ -52,6 +52,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.copy_rows
 	$(BIN)/python -m benchmarks.checkpoints
 	$(BIN)/python -m benchmarks.training
+	$(BIN)/python -m benchmarks.variants
 	$(BIN)/python -m benchmarks.natq
 	$(BIN)/python -m benchmarks.gradient_scale
 	$(BIN)/python -m benchmarks.buried_keys
