@@ -86,6 +86,10 @@ def get(conn: Connection, run_id: int) -> tuple[RunView, dict[str, Any] | None] 
     return view, row[0] if row else None
 
 
+def exists(conn: Connection, run_id: int) -> bool:
+    return conn.execute("SELECT FROM keyhole.run WHERE id = %s", (run_id,)).fetchone() is not None
+
+
 def metric_names(conn: Connection, run_id: int) -> list[str]:
     rows = conn.execute(
         "SELECT DISTINCT metric FROM keyhole.training_metric WHERE run_id = %s ORDER BY metric", (run_id,)

@@ -7,13 +7,13 @@ from psycopg_pool import ConnectionPool
 
 from db.repositories import checkpoints, run_listing
 from db.repositories.checkpoints import CheckpointRow
+from services.contracts.checkpoints import is_passing
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
 from services.contracts.sources import ModelSource, parse_model_source
 from services.sources import ResolvedModel, resolve_model
 
 Pool = ConnectionPool[Connection[Any]]
-_PASSING = {"resume"}  # a checkpoint kept for this reason alone is gone with the next one
 
 
 def is_stored(text: str) -> bool:
@@ -52,7 +52,7 @@ def checkpoints_of(pool: Pool, text: str) -> list[str]:
     source = parse_model_source(text)
     with pool.connection() as conn:
         rows = checkpoints.of_run(conn, int(source.name))
-        kept = [row for row in rows if not set(row.reasons) <= _PASSING]
+        kept = [row for row in rows if not is_passing(row.reasons)]
         if not kept:
             raise _nothing(conn, source)
     return [f"run:{row.run_id}@{row.step}" for row in kept]
@@ -82,9 +82,10 @@ def _found(conn: Connection[Any], source: ModelSource) -> CheckpointRow:
 def _nothing(conn: Connection[Any], source: ModelSource) -> KeyholeError:
     """What to say of a run that has no such checkpoint."""
     number = int(source.name)
-    if number >= 2**31 or run_listing.get(conn, number) is None:
+    if number >= 2**31 or not run_listing.exists(conn, number):
         return KeyholeError(ErrorCode.MODEL_NOT_FOUND, f"There is no run {number}.", "List them with: keyhole runs")
-    steps = [row.step for row in checkpoints.of_run(conn, number)]
+    rows = checkpoints.of_run(conn, number)
+    steps = [row.step for row in rows if source.revision is not None or not is_passing(row.reasons)]
     if not steps:
         hint = "Wait for the first one, or see what became of the run: keyhole run"
         return KeyholeError(ErrorCode.MODEL_NOT_FOUND, f"Run {number} has no checkpoint.", f"{hint} {number}")

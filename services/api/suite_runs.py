@@ -8,6 +8,7 @@ from psycopg import Connection
 from db.repositories import checkpoints, suite_stages, sweeps
 from db.sweep_results import summarized
 from services.api.suite_plan import Plan, PlannedStage, trains
+from services.contracts.checkpoints import is_passing
 from services.contracts.errors import ErrorCode, KeyholeError
 
 _FORM = re.compile(r"(best-)?runs(?:@([0-9]{1,12}|first|last|best))?")
@@ -84,7 +85,7 @@ def _of_best_settings(conn: Connection[Any], suite_id: int) -> set[int]:
 
 def _steps(conn: Connection[Any], run_id: int, place: str | None) -> list[int]:
     if place is None:
-        found = [each.step for each in checkpoints.of_run(conn, run_id) if set(each.reasons) != {"resume"}]
+        found = [each.step for each in checkpoints.of_run(conn, run_id) if not is_passing(each.reasons)]
     else:
         one = checkpoints.at(conn, run_id, place)
         found = [one.step] if one is not None else []

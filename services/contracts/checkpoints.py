@@ -1,5 +1,6 @@
 """Bodies of the checkpoints API: models at steps of runs, and runs that are imported."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -11,6 +12,12 @@ from services.contracts.runs import RunDetail
 from services.contracts.suites import MOST_MODELS
 
 REASONS = ("first", "interval", "log", "asked", "best", "last", "resume", "imported")
+_PASSING = frozenset({"resume"})
+
+
+def is_passing(reasons: Iterable[str]) -> bool:
+    """Whether a checkpoint is kept for resuming alone: it is gone with the next one, so no series has it."""
+    return _PASSING.issuperset(reasons)
 
 
 class CheckpointView(BaseModel):

@@ -44,7 +44,7 @@ def list_checkpoints(
     run: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="only of this run")] = None,
     min_step: Step = None,
     max_step: Step = None,
-    reason: Annotated[Literal[REASONS] | None, Query(description="kept for it")] = None,  # type: ignore[valid-type]
+    reason: Annotated[Literal[REASONS] | None, Query(description="kept for it")] = None,  # type: ignore[valid-type]  # values of a tuple
     model_type: Annotated[str | None, Query(max_length=100, description="architecture, such as gpt2")] = None,
     variant: Annotated[str | None, Query(max_length=100, description="control, natq, natq+qk_norm, …")] = None,
     min_loss: Loss = None,

@@ -38,7 +38,7 @@ def list_runs(
     conn: Database,
     q: Annotated[str | None, Query(max_length=200, description="part of name, model or dataset")] = None,
     variant: Annotated[list[str] | None, Query(max_length=100, description="control, natq, natq+qk_norm, …")] = None,
-    state: Annotated[list[Literal[RUN_STATES]] | None, Query(description="state of its job, or imported")] = None,  # type: ignore[valid-type]
+    state: Annotated[list[Literal[RUN_STATES]] | None, Query(description="state of its job, or imported")] = None,  # type: ignore[valid-type]  # values of a tuple
     seed: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
     suite: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="runs of this suite")] = None,
     sweep: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="runs of this sweep")] = None,
@@ -105,7 +105,7 @@ def _file(format_: formats.Format, batch: "run_listing.pa.RecordBatch") -> Strea
 
 
 def _require(conn: Database, run_id: int) -> None:
-    if conn.execute("SELECT FROM keyhole.run WHERE id = %s", (run_id,)).fetchone() is None:
+    if not run_listing.exists(conn, run_id):
         raise _missing(run_id)
 
 
