@@ -29,7 +29,10 @@ T = TypeVar("T")
 
 
 class Transact(Protocol):
-    """Runs a function in a transaction of its own and returns what it returns; Ledger.transact is one."""
+    """Runs a function in a transaction of its own and returns what it returns; Ledger.transact is one.
+
+    It calls the function again after a deadlock, in which three writers of equal pieces can meet.
+    """
 
     def __call__(self, function: Callable[[Connection], T], /) -> T: ...
 
@@ -121,17 +124,10 @@ def stored(
 def _put(free: "LifoQueue[Transact]", batch: Sequence[Piece], store: str | None) -> None:
     transact = free.get()
     try:
-        while not _done(transact, batch, store):
+        while not transact(lambda conn: piece_storage.put(conn, batch, store)):
             pass
     finally:
         free.put(transact)
-
-
-def _done(transact: Transact, batch: Sequence[Piece], store: str | None) -> bool:
-    try:
-        return transact(lambda conn: piece_storage.put(conn, batch, store))
-    except psycopg.errors.DeadlockDetected:  # three writers of equal pieces can meet so
-        return False
 
 
 def _insert(conn: Connection, run_id: int, new: NewCheckpoint, identity: str) -> int:

@@ -25,8 +25,8 @@ _IDLE_IN_TRANSACTION_S = 30  # the longest pause is that for the texts of a new 
 class Ledger:
     """One connection to the job rows. ``transact`` runs a function in a transaction and outlives database restarts.
 
-    A function that ran into a lost connection is called again, so it must be one that may be: claims and finishes
-    are, because their tokens say whether they happened.
+    A function that ran into a lost connection or a deadlock is called again, so it must be one that may be: claims and
+    finishes are, because their tokens say whether they happened.
     """
 
     def __init__(self, url: str, patience_s: float, name: str = "keyhole worker") -> None:
@@ -48,6 +48,8 @@ class Ledger:
                     self._conn = connect(self._url, **self._options)
                 with self._conn.transaction():
                     return function(self._conn)
+            except psycopg.errors.DeadlockDetected:  # the server has let another one go on; it is this one's turn now
+                continue
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
                 if isinstance(error, _NOT_A_LOST_CONNECTION):
                     raise

@@ -25,9 +25,18 @@ def take(conn: Connection, *, most: int, waits_s: Sequence[float]) -> Parcel | N
     """The alerts of one watch whose time has come, counted as tried; None if there are none.
 
     They are put off by the wait that follows their try before anything is sent: if the sender dies, or a second one
-    looks, they are sent again then and not before. After the last wait there is no further try.
+    looks, they are sent again then and not before. After the last wait there is no further try: what was tried more
+    often than there are waits, by a sender that died, is given up.
     """
     with conn.transaction():
+        conn.execute(
+            """
+            UPDATE keyhole.alert SET deliver_at = NULL,
+                delivery_problem = format('given up after %%s tries: the last one ended without an answer', deliveries)
+            WHERE deliver_at <= clock_timestamp() AND deliveries > %s
+            """,
+            (len(waits_s),),
+        )
         chosen = conn.execute(
             """
             WITH due AS (

@@ -1,6 +1,5 @@
 """Later stages of suites: what waits, what stood before it, and what became of it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -164,12 +163,3 @@ def wait_again(conn: Connection, job_id: int) -> None:
         """,
         (job_id,),
     )
-
-
-def numbers(conn: Connection, suite_ids: Sequence[int]) -> dict[int, int]:
-    """By suite, how many of its stages wait."""
-    rows = conn.execute(
-        "SELECT suite_id, count(*) FROM keyhole.suite_stage WHERE suite_id = ANY(%s) AND state = 'waiting' GROUP BY 1",
-        (list(suite_ids),),
-    )
-    return dict(rows.fetchall())

@@ -39,7 +39,7 @@ def read_token_files(
     if all(open_token_file(path).ndim == 2 for path in paths):
         raise KeyholeError(
             ErrorCode.DATASET_TOO_SHORT,
-            f"{paths[0].name} has {len(documents):,} rows; {sequences:,} sequences were asked for.",
+            f"{source} has {len(documents):,} rows; {sequences:,} sequences were asked for.",
             f"Set sequences to at most {len(documents)}.",
         )
     raise too_short(source, tokens, sequences, length)

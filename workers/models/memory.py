@@ -11,6 +11,8 @@ _BYTES = {"float32": 4, "bfloat16": 2}
 # Values that autograd keeps per token and layer, in units of d_model (the MLP is three to four times as wide).
 # Measured on SmolLM2-135M in float32: 431 MB at 256 tokens and 1,719 MB at 1,024; estimated 434 and 1,736.
 _KEPT_PER_LAYER = 16
+# Of a parameter in training, float32 whatever the passes are in: the weight, its gradient, and two moments of AdamW.
+_TRAINED_BYTES = 16
 # The logits in the model's dtype and in float32 and the gradient of either, per token and vocabulary entry.
 _LOGIT_BYTES = 12
 
@@ -25,10 +27,6 @@ def estimate_bytes(architecture: Architecture, length: int, batch: int, dtype: s
     return weights + activations + logits
 
 
-# float32, whatever the passes are in: the weight, its gradient, and two moments of AdamW
-_TRAINED_BYTES = 16
-
-
 def training_bytes(architecture: Architecture, parameters: TrainingParameters) -> int:
     """The same of a training step of one process: weights, gradients, optimizer's state in float32, and its passes."""
     dtype, weights = parameters.dtype, architecture.parameters
@@ -41,6 +39,17 @@ def device_bytes(device: str) -> int:
     if device.startswith("cuda"):
         return torch.cuda.get_device_properties(device).total_memory
     return psutil.virtual_memory().total
+
+
+def require_memory_for_weights(parameters: int, device: str) -> None:
+    """Raise KeyholeError (out_of_memory) where so many weights in training are more than the whole device has."""
+    needed, there = parameters * _TRAINED_BYTES, device_bytes(device)
+    if needed > there:
+        raise KeyholeError(
+            ErrorCode.OUT_OF_MEMORY,
+            f"{parameters:,} parameters with gradients and moments take {needed:,} bytes; {device} has {there:,}.",
+            "Make the configuration smaller: layers, width, mlp or vocabulary.",
+        )
 
 
 def require_training_memory(architecture: Architecture, parameters: TrainingParameters, device: str) -> None:

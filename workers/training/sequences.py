@@ -8,7 +8,7 @@ from jaxtyping import Int64
 
 from services.contracts.errors import ErrorCode, KeyholeError
 
-_LOOKED_AT = 1 << 24  # tokens of each part that are looked at before training starts
+_LOOKED_AT = 1 << 24  # tokens of all parts together that are looked at before training starts
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,9 @@ class TokenSequences:
 
     def look_at_start(self) -> None:
         """Raise KeyholeError (tokens_out_of_range) for what the start of a part shows, before a run spends time."""
+        most = max(1, _LOOKED_AT // self.length // max(1, len(self._parts)))  # sequences of each
         for part in self._parts:
-            rows = np.arange(min(len(part.token_ids), max(1, _LOOKED_AT // self.length)))
+            rows = np.arange(min(len(part.token_ids), most))
             for some in np.array_split(rows, max(1, len(rows) * self.length >> 20)):
                 self._require_in_vocabulary(part.token_ids[some[0] : some[-1] + 1], some, part)
 

@@ -1,6 +1,7 @@
 """Spectral norms of a model's matrices and of what one optimizer step changed them by.
 
-Reparametrised layers are measured as they are used. Nothing is kept between the steps that are asked.
+Reparametrised layers are measured as they are used. Nothing is kept between the steps that are asked; at such a step
+all matrices are there three times: before it, after it, and their difference, beside copies of those of one shape.
 """
 
 from collections import defaultdict
@@ -22,7 +23,7 @@ class Spectra:
 
     @torch.no_grad()
     def before_step(self) -> None:
-        """Keep all weights until ``after_step``: once more the memory of the linear layers."""
+        """Keep all weights until ``after_step``."""
         self._before = [matrix.weight().clone() for matrix in self._matrices]
 
     @torch.no_grad()

@@ -19,11 +19,10 @@ from services.contracts.sources import ModelSource, parse_model_source
 from services.contracts.training.configurations import parse_options, transformers_config
 from services.sources.model_config import harmless
 from workers.attention import parity, seam
-from workers.models.loaded import Architecture, LoadedModel, describe
+from workers.models.loaded import LoadedModel, describe
 from workers.models.loading import load_model, parity_tokens
-from workers.models.memory import device_bytes
+from workers.models.memory import require_memory_for_weights
 
-_BYTES_PER_PARAMETER = 16  # float32: the weight, its gradient and two moments of AdamW
 _NOT_OF_A_CONFIG = ("model_type", "dtype", "torch_dtype", CONFIG_KEY)  # what is not to be handed to its class
 
 
@@ -31,8 +30,6 @@ _NOT_OF_A_CONFIG = ("model_type", "dtype", "torch_dtype", CONFIG_KEY)  # what is
 class Start:
     model: PreTrainedModel  # float32, trainable, attention through the seam
     tokenizer: PreTrainedTokenizerFast | None  # the model's own; a new model has none
-    config: dict[str, Any]  # config.json of its checkpoints
-    architecture: Architecture
     parity: dict[str, Any]  # difference of logits from the model's own attention, see workers/attention/parity.py
     pretrained: bool
 
@@ -54,9 +51,8 @@ def prepare_start(
                 "Submit the job again to train the model as it is now.",
             )
         return from_loaded(loaded)
-    config = configured(parsed)
-    model = _new(config, seed, device)
-    return Start(model, None, config, describe(model), _checked(model, device), pretrained=False)
+    model = _new(configured(parsed), seed, device)
+    return Start(model, None, _checked(model, device), pretrained=False)
 
 
 def configured(source: ModelSource) -> dict[str, Any]:
@@ -86,10 +82,8 @@ def from_config(config: dict[str, Any], device: str, *, seed: int = 0) -> PreTra
 def from_loaded(loaded: LoadedModel) -> Start:
     """A model loaded for measuring, in float32, made trainable."""
     assert loaded.dtype == "float32"
-    model = loaded.model
-    _make_trainable(model)
-    config = {key: value for key, value in model.config.to_dict().items() if not key.startswith("_")}
-    return Start(model, loaded.tokenizer, harmless(config), loaded.architecture, loaded.parity, pretrained=True)
+    _make_trainable(loaded.model)
+    return Start(loaded.model, loaded.tokenizer, loaded.parity, pretrained=True)
 
 
 def _new(config: dict[str, Any], seed: int, device: str) -> PreTrainedModel:
@@ -122,12 +116,4 @@ def _checked(model: PreTrainedModel, device: str) -> dict[str, Any]:
 def _require_memory(config: Any, device: str) -> None:
     with torch.device("meta"):
         outline = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
-    parameters = sum(parameter.numel() for parameter in outline.parameters())
-    needed = parameters * _BYTES_PER_PARAMETER
-    there = device_bytes(device)
-    if needed > there:
-        raise KeyholeError(
-            ErrorCode.OUT_OF_MEMORY,
-            f"{parameters:,} parameters with gradients and moments take {needed:,} bytes; {device} has {there:,}.",
-            "Make the configuration smaller: layers, width, mlp or vocabulary.",
-        )
+    require_memory_for_weights(sum(parameter.numel() for parameter in outline.parameters()), device)

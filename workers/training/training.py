@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from safetensors.torch import save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.training.numbers import Matrix, Metric
 from services.contracts.training.training import TrainingParameters
 from workers.attention import seam
@@ -74,7 +75,7 @@ class Trainer:
         self._installed = variants.install(model, parameters.variants, pretrained=pretrained)
         self._optimizers = optimizers.build(model, parameters.optimizer)
         self._weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._spectra = Spectra(model) if parameters.validation.spectra else None
+        self._spectra = Spectra(model) if parameters.validation.spectra and self.ranks.first else None
         self._watch = Watch()
         self._best_nats: float | None = None
         self._unseen: list[tuple[int, loop.Taken]] = []
@@ -93,12 +94,13 @@ class Trainer:
         """
         due_now = DueCheckpoint(self.step, (), None)
         while self.step < stop:
-            self._one_step(sink)
+            self._one_step(sink, last=self.step + 1 == stop)
             due_now = self._looked_at(sink, keep=self.step == stop)
             sink.took(self.step)
         return due_now
 
-    def _one_step(self, sink: Sink) -> None:
+    def _one_step(self, sink: Sink, *, last: bool) -> None:
+        """Take a step; the ``last`` before others are told is looked at, so that nothing not finite is stored."""
         parameters, number = self.parameters, self.step + 1
         spectra = self._spectra if due.is_validated(parameters, number) else None
         logged = due.is_logged(parameters, number)
@@ -118,7 +120,7 @@ class Trainer:
             )
         norm = loop.clipped(self._weights, parameters.clip)
         factor = parameters.schedule.factor(self.step, parameters.steps)
-        optimizers.set_learning_rate(self._optimizers, parameters.optimizer, factor)
+        learning_rate = optimizers.set_learning_rate(self._optimizers, parameters.optimizer, factor)
         if spectra is not None:
             spectra.before_step()
         for optimizer in self._optimizers:
@@ -126,15 +128,12 @@ class Trainer:
         self._installed.after_step()
         self.step = number
         self._unseen.append((number, loop.Taken(loss, norm)))
-        if self.device == "cpu" or logged or self._is_looked_at(number) or len(self._unseen) >= _MOST_UNSEEN:
-            last = self._see()
-            self._timed_s += time.perf_counter() - started
-            self._timed_steps += 1
-            if logged:
-                self._log(sink, last, parameters.optimizer.learning_rate * factor)
-        else:
-            self._timed_s += time.perf_counter() - started
-            self._timed_steps += 1
+        looked_at = logged or last or self._is_looked_at(number)
+        seen = self._see() if looked_at or self.device == "cpu" or len(self._unseen) >= _MOST_UNSEEN else None
+        self._timed_s += time.perf_counter() - started
+        self._timed_steps += 1
+        if logged and seen is not None:
+            self._log(sink, seen, learning_rate)
 
     def _see(self) -> tuple[float, float]:
         """Look at the losses since the last look, for divergence; returns those of the last step."""
@@ -173,8 +172,6 @@ class Trainer:
                 self._best_nats = loss
                 reasons.append("best")
         found = DueCheckpoint(self.step, tuple(reasons), loss)
-        if keep and self._unseen:
-            self._see()  # nothing that is not finite is stored
         if reasons and not keep:
             sink.checkpoint(found)
         return found
@@ -193,8 +190,8 @@ class Trainer:
             profiled = sequences[: parameters.validation.attention_sequences]
             routing = self._installed.definition.routing
             rows += attention_metrics(self.model, routing, profiled, step=self.step, **where)
-            if self._spectra is not None:
-                matrices = self._spectra.after_step(self.step)
+        if self._spectra is not None:
+            matrices = self._spectra.after_step(self.step)
         sink.measured(rows, matrices)
         return loss
 
@@ -226,13 +223,24 @@ class Trainer:
             "step": self.step,
             "best_nats": self._best_nats,
             "watch": self._watch.stored(),
+            "validation_identity": self.data.validation_identity,
             "surroundings": surroundings,
         }
         state.save(path, self.model, self._optimizers, remembered)
 
     def resume(self, path: Path) -> dict[str, Any]:
-        """Go on from a stored state; returns the surroundings it was stored with."""
+        """Go on from a stored state; returns the surroundings it was stored with.
+
+        Raises KeyholeError (dataset_changed) where the validation sequences are now from other data.
+        """
         remembered = state.load(path, self.model, self._optimizers)
+        before, now = remembered["validation_identity"], self.data.validation_identity
+        if before != now:
+            raise KeyholeError(
+                ErrorCode.DATASET_CHANGED,
+                f"The data set of the validation sequences is now {now}; the run began with {before}.",
+                "Submit the job again: its losses would not compare with those before.",
+            )
         self.step, self._best_nats = remembered["step"], remembered["best_nats"]
         self._watch = Watch.restored(remembered["watch"])
         return remembered["surroundings"]

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from pydantic import SecretStr
 
-from db.repositories import runs
+from db.repositories import alert_deliveries, runs
 from db.repositories.runs import Metric
 from services.api import delivering, webhooks
 from services.api.delivering import deliver
@@ -136,6 +136,18 @@ def test_a_failing_receiver_is_tried_again_later_and_then_taken(watched, receive
     (alert,) = watched.alerts()
     assert (alert["delivery_problem"], alert["deliveries"]) == (None, 2)
     assert alert["delivered_at"]
+
+
+def test_what_died_with_its_senders_every_time_is_given_up(watched, receiver, hooked):
+    _, raise_alerts = hooked
+    raise_alerts(10)
+    taken = []
+    for _ in range(delivering.TRIES + 3):
+        watched.conn.execute("UPDATE keyhole.alert SET deliver_at = clock_timestamp() WHERE deliver_at IS NOT NULL")
+        taken.append(alert_deliveries.take(watched.conn, most=100, waits_s=delivering.WAITS_S))
+    assert [parcel is not None for parcel in taken] == [True] * delivering.TRIES + [False] * 3
+    (alert,) = watched.alerts()
+    assert alert["delivery_problem"].startswith(f"given up after {delivering.TRIES} tries: ")
 
 
 def test_what_fails_every_time_is_given_up(watched, receiver, hooked):

@@ -13,6 +13,7 @@ from services.contracts.settings import Settings
 from services.contracts.sources import parse_model_source
 from services.sources import resolve_model
 from workers.attention import seam
+from workers.models.loaded import describe
 from workers.training import start
 
 SMALL = {
@@ -39,12 +40,14 @@ def test_a_new_model_is_that_of_its_configuration_on_the_seam_and_trainable(sour
     made = begun(source, settings)
     assert made.model.config._attn_implementation == seam.IMPLEMENTATION
     assert all(weight.requires_grad and weight.dtype == torch.float32 for weight in made.model.parameters())
-    assert (made.architecture.layers, made.architecture.d_model, made.architecture.vocabulary_size) == (2, 32, 64)
+    architecture = describe(made.model)
+    assert (architecture.layers, architecture.d_model, architecture.vocabulary_size) == (2, 32, 64)
     assert made.parity["logit_difference_relative"] < 1e-5
     assert not made.pretrained
-    # transformers builds the same shapes from the config.json that checkpoints get
+    # transformers builds the same shapes from the configuration's config.json
+    config = start.configured(parse_model_source(source))
     with torch.device("meta"):
-        again = AutoModelForCausalLM.from_config(type(made.model.config)(**made.config))
+        again = AutoModelForCausalLM.from_config(type(made.model.config)(**config))
     shapes = {name: tensor.shape for name, tensor in again.state_dict().items()}
     assert {name: tensor.shape for name, tensor in made.model.state_dict().items()} == shapes
 
@@ -123,7 +126,7 @@ def test_what_cannot_be_trained_here_is_refused_before_memory_is_taken() -> None
 
 def test_a_stored_config_makes_the_model_whose_weights_it_goes_with(settings: Settings) -> None:
     made = begun(SMALL["qwen3"], settings)
-    again = start.from_config(made.config, "cpu")
+    again = start.from_config(made.model.config.to_dict(), "cpu")
     again.load_state_dict(made.model.state_dict())
     token_ids = torch.arange(16)[None]
     assert torch.equal(made.model(token_ids).logits, again(token_ids).logits)

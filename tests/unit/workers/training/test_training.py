@@ -1,5 +1,6 @@
 """The trainer: the same trajectory however it is cut, against a loop written by hand, and what it tells when."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 from transformers import AutoModelForCausalLM, GPT2Config
 
+from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
 from services.contracts.sources import parse_model_source
 from services.sources.file_identity import folder_sha256
@@ -230,14 +232,22 @@ def test_what_is_stored_of_a_tokenizer_with_chat_templates_is_the_model_that_is_
 
 
 def test_a_state_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
-    from services.contracts.errors import ErrorCode, KeyholeError
-
     made = trainer(parameters())
     made.write_state(tmp_path / state.FILE, {})
     other = trainer(parameters(), MODEL.replace("layers=2", "layers=3"))
     with pytest.raises(KeyholeError, match=r"transformer\.h\.2") as refused:
         other.resume(tmp_path / state.FILE)
     assert refused.value.code is ErrorCode.MODEL_REFUSED
+
+
+def test_a_run_does_not_go_on_with_other_validation_sequences(tmp_path: Path) -> None:
+    made = trainer(parameters())
+    made.write_state(tmp_path / state.FILE, {})
+    other = trainer(parameters())
+    other.data = replace(other.data, validation_identity="another")
+    with pytest.raises(KeyholeError, match="now another; the run began with small") as refused:
+        other.resume(tmp_path / state.FILE)
+    assert refused.value.code is ErrorCode.DATASET_CHANGED
 
 
 def test_a_sink_may_take_the_checkpoint_at_a_segments_end_itself() -> None:
