@@ -87,7 +87,8 @@ def upload(
 def commit(conn: Connection, run_id: int, new: NewCheckpoint, files: Sequence[StoredFile]) -> int:
     """Make a checkpoint of uploaded files visible and return its number; call in the transaction that accounts for it.
 
-    One of this run and step with the same model keeps its number, gains the reasons and gets the files it lacks.
+    One of this run and step with the same model keeps its number, gains the reasons and gets the files it lacks; one
+    with another model goes.
     Raises PiecesGone, after which the transaction cannot go on.
     """
     identity = identity_of(files)
