@@ -45,10 +45,11 @@ def noise_words(noise: Noise | None) -> str:
 def difference_words(found: Difference) -> str:
     """One sentence on two variants; safe for markdown but for the names of the variants."""
     side = "higher" if found.difference_nats > 0 else "lower"
-    size = f"{abs(found.difference_nats):.4f} nats {side}"
-    if found.verdict == "differs":
-        return f"**{found.second} ends {size} than {found.first}, beyond seed noise**: {found.reason}."
-    return f"**{found.second} ends {size} than {found.first}, within seed noise**: {found.reason}."
+    ends = f"ends {abs(found.difference_nats):.4f} nats {side} than {found.first}"
+    if abs(found.difference_nats) < 5e-5:  # it would read as 0.0000
+        ends = f"ends at the same loss as {found.first} to 0.0001 nats"
+    noise = "beyond seed noise" if found.verdict == "differs" else "within seed noise"
+    return f"**{found.second} {ends}, {noise}**: {found.reason}."
 
 
 def turned(found: Difference, reference: str) -> Difference:

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from scipy.special import stdtrit  # quantile of Student's distribution; scipy.stats takes a second to import
 
 CONFIDENCE = 0.95  # two-sided
+_EQUAL_NATS = 1e-9  # what rounding leaves between means of the same losses
 Verdict = Literal["differs", "within noise"]
 
 
@@ -73,9 +74,21 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Lead:
+    """By how much a variant's best setting is below its next one of as many finished seeds."""
+
+    variant: str
+    next_setting: Mapping[str, Any]
+    lead_nats: float
+    least_nats: float | None  # what it must reach to count, as for differences
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
 class SweepResult:
     settings: Sequence[SettingResult]
     best: Mapping[str, SettingResult]  # by variant, those with at least one finished seed
+    leads: Sequence[Lead]  # of variants with a next setting
     noise: Noise | None
     differences: Sequence[Difference]
 
@@ -86,7 +99,8 @@ def summarized(outcomes: Iterable[Outcome]) -> SweepResult:
     best = _best(settings)
     noise = pooled_noise([each.losses_nats for each in settings])
     pairs = itertools.combinations(best.values(), 2)
-    return SweepResult(settings, best, noise, [_difference(one, other, noise) for one, other in pairs])
+    leads = [lead for each in best.values() if (lead := _lead(each, settings, noise)) is not None]
+    return SweepResult(settings, best, leads, noise, [_difference(one, other, noise) for one, other in pairs])
 
 
 def pooled_noise(groups: Iterable[Sequence[float]]) -> Noise | None:
@@ -131,17 +145,53 @@ def _best(settings: Sequence[SettingResult]) -> dict[str, SettingResult]:
     return best
 
 
+def _lead(best: SettingResult, settings: Sequence[SettingResult], noise: Noise | None) -> Lead | None:
+    seeds = len(best.losses_nats)
+    others = [
+        each
+        for each in settings
+        if each.variant == best.variant and each is not best and len(each.losses_nats) == seeds
+    ]
+    if not others:
+        return None
+    following = min(others, key=lambda each: statistics.fmean(each.losses_nats))
+    lead = statistics.fmean(following.losses_nats) - statistics.fmean(best.losses_nats)
+    least = None if noise is None else _quantile(noise) * _error(noise, best, following)
+    return Lead(best.variant, following.setting, lead, least, _verdict(lead, least))
+
+
 def _difference(one: SettingResult, other: SettingResult, noise: Noise | None) -> Difference:
     difference = statistics.fmean(other.losses_nats) - statistics.fmean(one.losses_nats)
     if noise is None:
         reason = "no setting has two seeds, so that nothing tells how much runs differ by chance"
         return Difference(one.variant, other.variant, difference, None, None, "within noise", reason)
-    error = noise.sd_nats * math.sqrt(1 / len(one.losses_nats) + 1 / len(other.losses_nats))
-    least = float(stdtrit(noise.degrees_of_freedom, (1 + CONFIDENCE) / 2)) * error
-    verdict: Verdict = "differs" if abs(difference) >= least and difference else "within noise"
-    reason = (
-        f"{abs(difference):.4f} nats is {'no less' if verdict == 'differs' else 'less'} than the {least:.4f} that seed "
-        f"noise of {noise.sd_nats:.4f} (one standard deviation, {noise.degrees_of_freedom} degrees of freedom) reaches "
-        f"in one of twenty cases"
-    )
+    error = _error(noise, one, other)
+    least = _quantile(noise) * error
+    verdict = _verdict(difference, least)
+    reason = "their means are equal"
+    if abs(difference) > _EQUAL_NATS:
+        reason = (
+            f"{_nats(difference)} nats is {'no less' if verdict == 'differs' else 'less'} than the {_nats(least)} that "
+            f"seed noise of {_nats(noise.sd_nats)} (one standard deviation, {noise.degrees_of_freedom} degrees of "
+            "freedom) reaches in one of twenty cases"
+        )
     return Difference(one.variant, other.variant, difference, error, least, verdict, reason)
+
+
+def _error(noise: Noise, one: SettingResult, other: SettingResult) -> float:
+    """Standard error of the difference of two means."""
+    return noise.sd_nats * math.sqrt(1 / len(one.losses_nats) + 1 / len(other.losses_nats))
+
+
+def _quantile(noise: Noise) -> float:
+    return float(stdtrit(noise.degrees_of_freedom, (1 + CONFIDENCE) / 2))
+
+
+def _verdict(difference: float, least: float | None) -> Verdict:
+    counts = least is not None and abs(difference) >= least and abs(difference) > _EQUAL_NATS
+    return "differs" if counts else "within noise"
+
+
+def _nats(value: float) -> str:
+    """Four digits, and those that there are of a smaller number, which would read as 0."""
+    return f"{abs(value):.4f}" if abs(value) >= 5e-5 or not value else f"{abs(value):.1e}"

@@ -15,6 +15,8 @@ from services.contracts.training.sweep import settings_in_words
 if TYPE_CHECKING:
     from services.client import Sweep
 
+_SHOWN = 5e-5  # nats; less would read as 0.0000
+
 
 def sweep(
     model: Annotated[str, typer.Option(help="config:NAME to train from scratch, or a model to tune.")],
@@ -167,10 +169,10 @@ def _show(detail: SweepDetail, *, members: bool = False) -> None:
             widest=60,
         )
     else:
-        best = {(each.variant, str(each.setting)) for each in detail.best}
+        marks = _marks(detail)
         output.table(
             ("variant", "setting", "seeds", "mean loss", "sd", ""),
-            (_setting(each, best=(each.variant, str(each.setting)) in best) for each in detail.settings),
+            (_setting(each, marks.get((each.variant, str(each.setting)), "")) for each in detail.settings),
             widest=60,
         )
     if detail.noise is not None:
@@ -180,14 +182,28 @@ def _show(detail: SweepDetail, *, members: bool = False) -> None:
         output.data(_difference(each))
 
 
-def _setting(each: SweepSetting, *, best: bool) -> tuple[Any, ...]:
+def _marks(detail: SweepDetail) -> dict[tuple[str, str], str]:
+    """What is told of each variant's setting of least mean: it is the best only if chance does not explain its lead."""
+    leads = {lead.variant: lead for lead in detail.leads}
+    marks = {}
+    for each in detail.best:
+        lead = leads.get(each.variant)
+        if lead is not None and lead.verdict == "within noise":
+            mark = f"least, by {lead.lead_nats:.4f}: within noise" if lead.lead_nats >= _SHOWN else "least, as others"
+        else:
+            mark = "best" if lead is not None else "least"
+        marks[each.variant, str(each.setting)] = mark
+    return marks
+
+
+def _setting(each: SweepSetting, mark: str) -> tuple[Any, ...]:
     return (
         each.variant,
         ", ".join(settings_in_words(each.setting)),
         f"{len(each.losses_nats)}/{each.seeds}",
         output.loss(each.mean_nats),
         output.loss(each.sd_nats),
-        "best" if best else "",
+        mark,
     )
 
 
@@ -208,4 +224,6 @@ def _member(each: SweepMember) -> tuple[Any, ...]:
 
 def _difference(each: SweepDifference) -> str:
     error = "" if each.standard_error_nats is None else f" ± {each.standard_error_nats:.4f}"
+    if abs(each.difference_nats) < _SHOWN:
+        return f"{each.first} and {each.second} end at the same loss to 0.0001 nats{error}: {each.reason}."
     return f"{each.second} − {each.first}: {each.difference_nats:+.4f}{error} nats, {each.verdict}: {each.reason}."

@@ -94,13 +94,24 @@ class SweepDifference(BaseModel):
     reason: str
 
 
+class SweepLead(BaseModel):
+    """By how much a variant's best setting is below its next one of as many finished seeds."""
+
+    variant: str
+    next_setting: dict[str, Any]
+    lead_nats: float
+    least_nats: float | None  # what it must reach to count, as for differences
+    verdict: Literal["differs", "within noise"]
+
+
 class SweepDetail(SweepView):
     parameters: dict[str, Any]  # as submitted: what all members share
     axes: dict[str, Any]
     early_stopping: dict[str, Any] | None
     members: list[SweepMember]
     settings: list[SweepSetting]
-    best: list[SweepSetting]  # one for each variant with a finished member
+    best: list[SweepSetting]  # of least mean; one for each variant with a finished member
+    leads: list[SweepLead]  # how far they are ahead, of variants with a next setting
     noise: SeedNoise | None  # none if no setting has two finished seeds
     differences: list[SweepDifference]
 

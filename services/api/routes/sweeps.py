@@ -23,6 +23,7 @@ from services.contracts.sweeps import (
     SweepCreate,
     SweepDetail,
     SweepDifference,
+    SweepLead,
     SweepPage,
     SweepSetting,
     SweepView,
@@ -79,7 +80,7 @@ def list_sweeps(
 
 @router.get("/{sweep_id}")
 def read_sweep(sweep_id: SweepId, caller: Reader, conn: Database) -> SweepDetail:
-    """A sweep with its members, the best setting of each variant, and whether differences exceed seed noise."""
+    """A sweep with its members, the setting of least mean loss of each variant, and what of that exceeds seed noise."""
     return _detail(conn, sweep_id)
 
 
@@ -140,6 +141,7 @@ def _detail(conn: Database, sweep_id: int) -> SweepDetail:
         members=members,
         settings=[_setting(each) for each in result.settings],
         best=[_setting(each) for each in result.best.values()],
+        leads=[SweepLead(**asdict(each)) for each in result.leads],
         noise=SeedNoise(**asdict(result.noise)) if result.noise is not None else None,
         differences=[SweepDifference(**asdict(each)) for each in result.differences],
     )

@@ -117,6 +117,12 @@ def test_the_result_has_each_variant_s_best_seed_noise_and_a_verdict(api, admin)
     assert difference["difference_nats"] == pytest.approx(0.05, abs=1e-9)
     assert difference["standard_error_nats"] == pytest.approx(0.01 * math.sqrt(2 / 3), rel=1e-9)
     assert difference["least_nats"] == pytest.approx(2.306004135 * 0.01 * math.sqrt(2 / 3), rel=1e-8)  # t of 8, tables
+    leads = {each["variant"]: each for each in found["leads"]}
+    assert {name: (lead["next_setting"][RATE], lead["verdict"]) for name, lead in leads.items()} == {
+        "control": (0.001, "differs"),
+        "natq": (0.003, "differs"),
+    }
+    assert leads["control"]["lead_nats"] == pytest.approx(0.1, abs=1e-9)
     member = found["members"][0]
     assert (member["final_validation_loss_nats"], member["best_step"]) == (pytest.approx(3.09), 2)
     assert member["best_validation_loss_nats"] == pytest.approx(2.99)
@@ -222,7 +228,10 @@ def test_the_command_submits_lists_and_shows_a_sweep(api, command):
     finish(api, detail.model_dump(mode="json"), lambda variant, rate, seed: 3.0 + 0.01 * seed + rate)
     shown = command("sweep-result", sweep_id, "--wait")
     assert shown.exit_code == 0, shown.output
-    assert "natq − control: +0.0000" in shown.output and "within noise" in shown.output
+    # equal means of the variants; settings 0.002 apart, where seeds are 0.01 apart
+    assert "control and natq end at the same loss to 0.0001 nats ± 0.0071: their means are equal." in shown.output
+    assert shown.output.count("least, by 0.0020: within noise") == 2
+    assert "best" not in shown.output
     assert "learning_rate 0.003" in command("sweep-result", sweep_id, "--members").output
 
 

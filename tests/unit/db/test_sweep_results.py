@@ -77,7 +77,26 @@ def test_with_one_seed_each_nothing_is_told_from_noise():
 
 def test_equal_losses_do_not_differ():
     (difference,) = summarized(outcomes({("control", 1): [3.0, 3.0], ("natq", 1): [3.0, 3.0]})).differences
-    assert difference.verdict == "within noise"
+    assert (difference.verdict, difference.reason) == ("within noise", "their means are equal")
+
+
+def test_a_difference_too_small_for_four_digits_does_not_read_as_none():
+    (difference,) = summarized(outcomes({("control", 1): [3.0, 3.1], ("natq", 1): [3.00001, 3.10001]})).differences
+    assert difference.reason.startswith("1.0e-05 nats is less than the 0.3042 that seed noise of 0.0707")
+
+
+def test_the_lead_of_a_best_setting_is_judged_by_student_s_test_against_the_next_of_as_many_seeds():
+    near: list[float | None] = [3.02, 3.00, 3.04]
+    short: list[float | None] = [3.005, 3.005, None]
+    result = summarized(outcomes({("control", 1): [3.0, 3.01, 3.02], ("control", 2): near, ("control", 3): short}))
+    (lead,) = result.leads
+    assert (lead.next_setting, lead.verdict) == ({RATE: 2}, "within noise")
+    assert lead.lead_nats == pytest.approx(0.01, abs=1e-12)
+    two = summarized(outcomes({("control", 1): [3.0, 3.01, 3.02], ("control", 2): [3.2, 3.21, 3.22]}))
+    _, chance = stats.ttest_ind([3.0, 3.01, 3.02], [3.2, 3.21, 3.22])
+    assert chance < 0.05
+    assert two.leads[0].verdict == "differs"
+    assert summarized(outcomes({("control", 1): [3.0, 3.1]})).leads == []
 
 
 def share_that_differ(settings: int, seeds: int, shift: float, sweeps: int = 2000) -> float:
