@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import chain, islice
+from threading import BoundedSemaphore
 from typing import Annotated, Literal
 
 import structlog
@@ -28,6 +29,8 @@ from services.contracts.checkpoints import (
 )
 from services.contracts.errors import ErrorCode, KeyholeError
 
+MOST_DOWNLOADS = 16  # of one API process at once: each has a connection of its own, and PostgreSQL's are counted
+_downloads = BoundedSemaphore(MOST_DOWNLOADS)
 _log = structlog.get_logger("keyhole.api")
 
 router = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"])
@@ -139,10 +142,22 @@ def _or_cut_off(contents: Iterator[bytes], checkpoint_id: int) -> Iterator[bytes
 
 
 def _contents(settings: ServerSettings, checkpoint_id: int, file: StoredFile) -> Iterator[bytes]:
-    """The file over a connection of its own: a download may last long, and the pool is for short requests."""
+    """The file over a connection of its own: a download may last long, and the pool is for short requests.
+
+    Raises KeyholeError: checkpoint_damaged, unavailable (too many at once).
+    """
     assert settings.database_url is not None  # the pool was opened with it
-    with connect(settings.database_url.get_secret_value(), application_name="keyhole-api export") as conn:
-        yield from stored_files.contents(conn, checkpoint_id, file)
+    if not _downloads.acquire(blocking=False):
+        raise KeyholeError(
+            ErrorCode.UNAVAILABLE,
+            f"{MOST_DOWNLOADS} files of checkpoints are being read already, as many as the API reads at once.",
+            "Try again when one of the downloads or verifications has ended.",
+        )
+    try:
+        with connect(settings.database_url.get_secret_value(), application_name="keyhole-api export") as conn:
+            yield from stored_files.contents(conn, checkpoint_id, file)
+    finally:
+        _downloads.release()
 
 
 def _found(conn: Database, checkpoint_id: int) -> CheckpointRow:

@@ -1,7 +1,8 @@
-"""Downloads of damaged files: a problem where the damage shows at the start, else a body that is too short."""
+"""Downloads of damaged files, a problem or a body that is too short; and of more files than the API reads at once."""
 
 import time
 from pathlib import Path
+from threading import BoundedSemaphore
 
 import httpx
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from db.checkpoint_pieces import BATCH_BYTES, PIECE_BYTES
+from services.api.routes import checkpoints
 from services.contracts.states import JobState
 from tests.integration.api.conftest import ServedApi
 from tests.integration.db.stored_checkpoints import new_run, store, write_files
@@ -49,3 +51,26 @@ def test_damage_late_in_a_large_file_breaks_the_body_and_is_logged_as_damage(api
             time.sleep(0.01)
     assert [entry["event"] for entry in logged] == ["checkpoint_damaged", "request"]
     assert logged[0]["checkpoint"] == checkpoint
+
+
+def test_more_downloads_than_the_api_reads_at_once_are_refused_and_ended_ones_make_room(
+    api, admin, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(checkpoints, "_downloads", BoundedSemaphore(1))
+    random = np.random.default_rng(0)
+    tensors = 2 * BATCH_BYTES // PIECE_BYTES  # more than is read before the first byte is sent
+    weights = {f"w{number}": random.random(PIECE_BYTES // 8) for number in range(tensors)}
+    with psycopg.connect(api.database_url, autocommit=True) as conn:
+        run_id = new_run(conn, JobState.SUCCEEDED, "downloaded at once")
+        checkpoint = store(conn, run_id, 3, write_files(tmp_path, weights))
+    path = f"/v1/checkpoints/{checkpoint}/files/model.safetensors"
+    with httpx.stream("GET", f"{api.url}{path}", headers=admin.headers) as first:
+        next(first.iter_bytes(1000))
+        for refused in (admin.get(path), admin.post(f"/v1/checkpoints/{checkpoint}/verify")):
+            assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
+            assert "Try again when" in refused.json()["hint"]
+    deadline = time.monotonic() + 20
+    while (answer := admin.get(path)).status_code == 503 and time.monotonic() < deadline:
+        time.sleep(0.05)  # the API finds out that nobody listens any more when it sends
+    assert answer.status_code == 200
+    assert admin.get(path).status_code == 200
