@@ -18,6 +18,7 @@ from dashboard.queries.suites import Member, Stage, SuiteLine
 from dashboard.queries.text import as_text
 from dashboard.tables import rows_height
 from dashboard.views.job_list import RENEW_S, STATE_COLOURS
+from dashboard.views.suite_width_growth import width_growth
 from services.contracts.errors import KeyholeError
 from services.contracts.states import TERMINAL_STATES, JobState
 
@@ -36,6 +37,7 @@ def page() -> None:
     else:
         st.page_link(SUITES, label="All suites", icon=":material/arrow_back:", query_params={})
         st.fragment(_one, run_every=RENEW_S)(suite_id)
+        width_growth(suite_id)
 
 
 def _list(text: str) -> None:

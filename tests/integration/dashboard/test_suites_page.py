@@ -1,11 +1,16 @@
 """The page of suites: the list, one suite, and the links to its results."""
 
+import json
+
 import psycopg
+import pytest
+from streamlit.testing.v1 import AppTest
 
 from dashboard.pages import SUITES
 from db.repositories import suite_stages, suites
 from tests.integration.dashboard import samples
 from tests.integration.dashboard.opened import Open, texts
+from tests.integration.db import example_runs
 
 
 def insert_suite(conn: psycopg.Connection, name: str) -> tuple[int, list[int]]:
@@ -67,3 +72,31 @@ def test_a_suite_in_stages_shows_what_comes_and_why_a_stage_was_skipped(
     told = texts(app).replace("\\", "")  # brackets and stars are escaped
     assert f"Stage 2 was skipped: job {first} (training) *failed*" in told
     assert list(open_page(SUITES, text="in stages").dataframe[0].value["Stages to come"]) == [1]
+
+
+def test_a_suite_of_several_widths_shows_how_norms_grow_with_width(owner: psycopg.Connection, open_page: Open) -> None:
+    suite_id = example_runs.insert_ladder(owner)
+    app = open_page(SUITES, suite=str(suite_id))
+    assert "Growth with width" in [each.value for each in app.subheader]
+    stored = owner.execute(
+        "SELECT matrix, step, update_exponent FROM analysis.width_growth "
+        "WHERE suite_id = %s AND update_exponent IS NOT NULL",
+        (suite_id,),
+    ).fetchall()
+    assert stored
+    assert drawn(app) == {(matrix, step): pytest.approx(value) for matrix, step, value in stored}
+    app.selectbox(key="norm_choice").set_value("weight").run()
+    assert {step for _, step in drawn(app)} > {step for _, step, _ in stored}, "weights have a norm at step 0 too"
+    assert app.query_params["norm"] == "weight"
+
+
+def drawn(app: AppTest) -> dict[tuple[str, int], float]:
+    """Points of the chart of growth by matrix and step."""
+    (chart,) = app.get("plotly_chart")
+    lines = [trace for trace in json.loads(chart.proto.spec)["data"] if trace.get("name")]
+    return {(trace["name"], step): value for trace in lines for step, value in zip(trace["x"], trace["y"], strict=True)}
+
+
+def test_a_suite_of_one_width_has_no_such_section(owner: psycopg.Connection, open_page: Open) -> None:
+    suite_id, _ = insert_suite(owner, "one width")
+    assert "Growth with width" not in [each.value for each in open_page(SUITES, suite=str(suite_id)).subheader]
