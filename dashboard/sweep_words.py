@@ -6,7 +6,7 @@ from typing import Any
 
 from dashboard.formats import NOTHING
 from dashboard.queries.sweeps import Member
-from db.sweep_results import Difference, Noise, Outcome, SettingResult, SweepResult, summarized
+from db.sweep_results import Difference, Lead, Noise, Outcome, SettingResult, SweepResult, summarized
 from services.contracts.training.sweep import settings_in_words
 
 
@@ -65,6 +65,13 @@ def turned(found: Difference, reference: str) -> Difference:
         found.verdict,
         found.reason,
     )
+
+
+def lead_words(lead: Lead | None) -> str:
+    """How far the best setting is ahead of the next one; empty where there is none."""
+    if lead is None:
+        return ""
+    return f"{lead.lead_nats:.4f}" + ("" if lead.verdict == "differs" else ", within noise")
 
 
 def best_words(found: SettingResult) -> str:

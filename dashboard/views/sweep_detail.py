@@ -21,7 +21,15 @@ from dashboard.queries import sweeps as queries
 from dashboard.queries.sweeps import Member, SweepLine
 from dashboard.queries.text import as_text
 from dashboard.run_names import MOST_RUNS
-from dashboard.sweep_words import difference_words, noise_words, result_of, setting_words, turned, with_spread
+from dashboard.sweep_words import (
+    difference_words,
+    lead_words,
+    noise_words,
+    result_of,
+    setting_words,
+    turned,
+    with_spread,
+)
 from dashboard.tables import rows_height
 from dashboard.views.job_list import STATE_COLOURS
 from db.sweep_results import SettingResult, SweepResult
@@ -149,12 +157,14 @@ def _verdicts(number: int, result: SweepResult) -> None:
         st.caption("No member has come to its last step yet.")
         return
     names = list(next(iter(result.best.values())).setting)
+    leads = {lead.variant: lead for lead in result.leads}
     shown = pd.DataFrame(
         {
             "Variant": list(result.best),
             **{name: [value_words(each.setting.get(name)) for each in result.best.values()] for name in names},
             "Final validation loss": [each.mean_nats for each in result.best.values()],
             "Standard deviation": [each.sd_nats for each in result.best.values()],
+            "Ahead of the next": [lead_words(leads.get(variant)) for variant in result.best],
             "Seeds": [f"{len(each.losses_nats)} of {each.seeds}" for each in result.best.values()],
         }
     )
@@ -168,6 +178,9 @@ def _verdicts(number: int, result: SweepResult) -> None:
             "Variant": st.column_config.TextColumn(width=200, pinned=True),
             "Final validation loss": st.column_config.NumberColumn(format="%.4f", help="nats, mean over seeds"),
             "Standard deviation": st.column_config.NumberColumn(format="%.4f", help="over the seeds of this setting"),
+            "Ahead of the next": st.column_config.TextColumn(
+                help="nats below the variant's next setting of as many seeds, and whether that is more than seed noise"
+            ),
             "Seeds": st.column_config.TextColumn(help="finished, of all"),
         },
     )

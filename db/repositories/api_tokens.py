@@ -44,6 +44,15 @@ def create(
     return view, token
 
 
+def may_submit(conn: Connection, token_id: int | None) -> bool:
+    """Whether what it submitted may still be submitted in its name: it is there, not revoked and not expired."""
+    row = conn.execute(
+        f"SELECT FROM keyhole.api_token WHERE id = %s AND {_USABLE}",
+        (token_id,),
+    ).fetchone()
+    return row is not None
+
+
 def refuse_taken_name(conn: Connection, name: str) -> None:
     """Raise KeyholeError (conflict) for the name of a usable token, whatever the case of its letters.
 

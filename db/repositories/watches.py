@@ -126,15 +126,6 @@ def lock(conn: Connection, watch_id: int, *, skip: bool) -> bool:
     return row is not None
 
 
-def token_usable(conn: Connection, token_id: int | None) -> bool:
-    row = conn.execute(
-        "SELECT FROM keyhole.api_token WHERE id = %s AND revoked_at IS NULL "
-        "AND (expires_at IS NULL OR expires_at > clock_timestamp())",
-        (token_id,),
-    ).fetchone()
-    return row is not None
-
-
 def looked(conn: Connection, watch_id: int, problem: str | None, *, at_most_every_s: float = 15.0) -> None:
     """Store that a watch has looked and what kept it, without a write where little would change."""
     conn.execute(

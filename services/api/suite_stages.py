@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
-from db.repositories import jobs, suite_stages, watches
+from db.repositories import api_tokens, jobs, suite_stages
 from db.repositories.suite_stages import DueStage, EarlierJob
 from services.api import enqueue, stage_jobs, suite_runs
 from services.api.follower import Follower, Surroundings
@@ -93,7 +93,7 @@ def _expanded(pool: Pool, due: DueStage) -> PlannedStage | str:
         earlier = suite_stages.earlier_jobs(conn, due.suite_id)
         skipped = [row.number for row in suite_stages.of_suite(conn, due.suite_id) if row.state == "skipped"]
         reason = why_not(stage, due.number, earlier, skipped)
-        if reason is None and not watches.token_usable(conn, due.submitted_by):
+        if reason is None and not api_tokens.may_submit(conn, due.submitted_by):
             reason = _NOBODY_TO_SUBMIT_FOR
         return reason or suite_runs.expanded(conn, due.suite_id, stage)
 

@@ -17,7 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
-from db.repositories import watch_models, watch_targets, watches
+from db.repositories import api_tokens, watch_models, watch_targets, watches
 from db.repositories.watches import WatchRow
 from services.api import suites
 from services.api.defects import Defects
@@ -131,7 +131,7 @@ async def _submit_all(surroundings: Surroundings, watch: WatchRow, news: Sequenc
 
 async def _submit(surroundings: Surroundings, watch: WatchRow, new: New) -> None:
     pool, token_id = surroundings.pool, watch.submitted_by
-    if token_id is None or not await surroundings.in_thread(_token_usable, pool, token_id):
+    if token_id is None or not await surroundings.in_thread(_may_submit, pool, token_id):
         raise KeyholeError(
             ErrorCode.UNAVAILABLE,
             "The token that submitted the watch has expired or was revoked; nothing is submitted in its name.",
@@ -223,9 +223,9 @@ def _looked(pool: Pool, watch: WatchRow, problem: str | None) -> None:
         watches.looked(conn, watch.id, problem)
 
 
-def _token_usable(pool: Pool, token_id: int) -> bool:
+def _may_submit(pool: Pool, token_id: int) -> bool:
     with pool.connection() as conn:
-        return watches.token_usable(conn, token_id)
+        return api_tokens.may_submit(conn, token_id)
 
 
 FOLLOWERS = (
