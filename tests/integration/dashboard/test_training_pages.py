@@ -202,13 +202,16 @@ def test_checkpoints_are_listed_filtered_and_opened(
     assert "There is no checkpoint 99999" in texts(opened(CHECKPOINTS, checkpoint="99999"))
 
 
-def test_a_checkpoint_shows_who_measured_it(opened: Open, owner: psycopg.Connection, ends: list[int]) -> None:
-    row = owner.execute("SELECT identity FROM keyhole.checkpoint WHERE id = %s", (ends[3],)).fetchone()
-    assert row is not None
+def test_a_checkpoint_shows_who_measured_it(opened: Open, owner: psycopg.Connection) -> None:
+    checkpoint = stored_checkpoint(owner, trained_run(owner, name="measured"), 500, identity="sha256:measured")
     job = samples.insert_job(
-        owner, "succeeded", kind="entropy_bound", model_source="checkpoint:1", model_identity=row[0]
+        owner,
+        "succeeded",
+        kind="entropy_bound",
+        model_source=f"checkpoint:{checkpoint}",
+        model_identity="sha256:measured",
     )
-    app = opened(CHECKPOINTS, checkpoint=str(ends[3]))
+    app = opened(CHECKPOINTS, checkpoint=str(checkpoint))
     assert app.dataframe[0].value["Job"].tolist() == [job]
 
 
@@ -248,22 +251,20 @@ def test_a_difference_within_the_noise_is_called_so(opened: Open, owner: psycopg
     assert "nothing tells how much runs differ by chance" in texts(alone)
 
 
-def test_table_5_is_made_of_profiles_of_the_ends(
-    opened: Open, owner: psycopg.Connection, pairs: list[int], ends: list[int]
-) -> None:
+def test_table_5_is_made_of_profiles_of_the_ends(opened: Open, owner: psycopg.Connection) -> None:
+    measured = [training_rows.insert(owner, variant, seed) for seed in (0, 1) for variant in ("control", "natq")]
     means = {}
-    for seed, (run, checkpoint) in enumerate(zip(pairs, ends, strict=True)):
+    for seed, run in enumerate(measured):
         found = profile_rows.columns(seed)
         means[run] = profile_rows.head_means(found, "entropy_nats").mean()
-        row = owner.execute("SELECT identity FROM keyhole.checkpoint WHERE id = %s", (checkpoint,)).fetchone()
-        assert row is not None
-        profile_rows.insert(owner, found, model_source=f"checkpoint:{checkpoint}", model_identity=row[0])
-    app = opened(NATQ_TRAINING, runs=joined(pairs), local="0.7", entropy="4.5")
+        end = stored_checkpoint(owner, run, 500, reasons=["last"], identity=f"sha256:end of {run}")
+        profile_rows.insert(owner, found, model_source=f"checkpoint:{end}", model_identity=f"sha256:end of {run}")
+    app = opened(NATQ_TRAINING, runs=joined(measured), local="0.7", entropy="4.5")
     table = next(each.value for each in app.dataframe if "Statistic" in each.value).set_index("Statistic")
-    expected = (means[pairs[0]] + means[pairs[2]]) / 2
+    expected = (means[measured[0]] + means[measured[2]]) / 2
     assert float(table["control"]["Mean attention entropy (nats)"].split(" ± ")[0]) == pytest.approx(expected, abs=6e-4)
     assert table["Article: NATQ, 124M"].tolist() == ["4.69", "0.149", "0.209", "1", "48"]
-    moved = opened(NATQ_TRAINING, runs=joined(pairs), entropy="2")
+    moved = opened(NATQ_TRAINING, runs=joined(measured), entropy="2")
     table = next(each.value for each in moved.dataframe if "Statistic" in each.value)
     assert table["Article: NATQ, 124M"].tolist()[-1] == "–"  # its count stands at its own threshold only
 
