@@ -218,19 +218,19 @@ def checkpoint_frame(lines: Sequence[CheckpointLine]) -> pd.DataFrame:
 
 _column = st.column_config
 CHECKPOINT_COLUMNS: dict[str, Any] = {
-    "Source": _column.TextColumn(width=130, pinned=True, help="as --model of any probe"),
+    "Source": _column.TextColumn(width=115, pinned=True, help="as --model of any probe"),
     "Run": _column.NumberColumn(format="%d", width=50),
-    "Name": _column.TextColumn(width=195),
+    "Name": _column.TextColumn(width=180),
     "Variant": _column.TextColumn(width=110),
     "Seed": _column.NumberColumn(format="%d", width=50),
-    "Step": _column.NumberColumn(format="localized", width=80),
+    "Step": _column.NumberColumn(format="localized", width=70),
     "Kept because": _column.MultiselectColumn(
         width=180, options=list(REASON_COLOURS), color=list(REASON_COLOURS.values())
     ),
     "Validation": _column.NumberColumn(format="%.4f", width=85, help="validation loss, nats"),
     "Resumable": _column.CheckboxColumn(width=90, help="whether the optimizer's state is with it"),
     "Size": _column.TextColumn(width=85, alignment="right"),
-    "Architecture": _column.TextColumn(width=95),
+    "Architecture": _column.TextColumn(width=90),
     "Stored": _column.DatetimeColumn(format="distance", width=125),
 }
 

@@ -208,7 +208,7 @@ COLUMNS: dict[str, Any] = {
     "Progress": _column.ProgressColumn(
         help="share of steps done", format="%.0f %%", min_value=0, max_value=100, width=100
     ),
-    "Name": _column.TextColumn(width=200),
+    "Name": _column.TextColumn(width=185),
     "Variant": _column.TextColumn(width=100),
     "Seed": _column.NumberColumn(format="%d", width=50),
     "lr": _column.NumberColumn(format="%.3g", width=65, help="learning rate at the top of the schedule"),
@@ -216,8 +216,8 @@ COLUMNS: dict[str, Any] = {
     "Validation": _column.NumberColumn(format="%.4f", width=85, help="latest validation loss, nats"),
     "Best": _column.NumberColumn(format="%.4f", width=75, help="lowest validation loss so far, nats"),
     "Bits/byte": _column.NumberColumn(format="%.4f", width=80, help="latest validation loss per byte of text"),
-    "Model": _column.TextColumn(width=150),
-    "Submitted": _column.DatetimeColumn(format="distance", width=115),
+    "Model": _column.TextColumn(width=125),
+    "Submitted": _column.DatetimeColumn(format="distance", width=120),
 }
 
 
