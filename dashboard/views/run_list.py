@@ -216,7 +216,7 @@ COLUMNS: dict[str, Any] = {
     "Validation": _column.NumberColumn(format="%.4f", width=85, help="latest validation loss, nats"),
     "Best": _column.NumberColumn(format="%.4f", width=75, help="lowest validation loss so far, nats"),
     "Bits/byte": _column.NumberColumn(format="%.4f", width=80, help="latest validation loss per byte of text"),
-    "Model": _column.TextColumn(width=125),
+    "Model": _column.TextColumn(width=115),
     "Submitted": _column.DatetimeColumn(format="distance", width=120),
 }
 
