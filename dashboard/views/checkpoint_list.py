@@ -21,7 +21,7 @@ from services.contracts.checkpoints import REASONS
 
 PAGE_ROWS = 25
 DOWNLOAD_ROWS = 10_000
-RUN_LETTERS = 23
+RUN_LETTERS = 22
 FIRST_COMMAND = (
     "keyhole submit training --model config:gpt-tiny --dataset builtin:python-docs "
     "--set steps=500 --set checkpoints.every=100 --wait"
@@ -220,7 +220,7 @@ _column = st.column_config
 CHECKPOINT_COLUMNS: dict[str, Any] = {
     "Source": _column.TextColumn(width=115, pinned=True, help="as --model of any probe"),
     "Run": _column.NumberColumn(format="%d", width=50),
-    "Name": _column.TextColumn(width=180),
+    "Name": _column.TextColumn(width=185),
     "Variant": _column.TextColumn(width=110),
     "Seed": _column.NumberColumn(format="%d", width=50),
     "Step": _column.NumberColumn(format="localized", width=70),
