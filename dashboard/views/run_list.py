@@ -31,7 +31,7 @@ PAGE_ROWS = 25
 DOWNLOAD_ROWS = 10_000
 IMPORTED = "imported"
 RUN_STATE_COLOURS = {**STATE_COLOURS, IMPORTED: "violet"}
-NAME_LETTERS, MODEL_LETTERS = 24, 20
+NAME_LETTERS, MODEL_LETTERS = 22, 16
 FIRST_COMMAND = (
     "keyhole submit training --model config:gpt-tiny --dataset builtin:python-docs --set steps=500 --label first --wait"
 )
