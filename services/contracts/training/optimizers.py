@@ -59,7 +59,9 @@ class Schedule(Parameters):
         Literal["cosine", "linear", "constant", "trapezoidal"],
         Field(description="decay after the warm-up; trapezoidal is constant, then linear over the last steps"),
     ] = "cosine"
-    warmup_steps: Annotated[int, Field(ge=0, le=10**9, description="steps of linear warm-up")] = 50
+    warmup_steps: Annotated[
+        int, Field(ge=0, le=10**9, description="steps of linear warm-up; a shorter run never comes to the top")
+    ] = 50
     decay_steps: Annotated[
         int | None, Field(ge=1, description="of trapezoidal: steps of the decay; none is a fifth of all")
     ] = None
