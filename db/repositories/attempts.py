@@ -69,7 +69,8 @@ def next_of_model(conn: Connection, queue: str, after: int) -> int | None:
     """The job that a child which has just finished job ``after`` may go on with, its model being loaded; or None.
 
     That is the queue's next job if it is of the same model, else one of a suite that both are in, if the queue's next
-    has no higher priority. Suites end, so that jobs of other models wait no longer than for one of them.
+    has no higher priority. Suites end, so that jobs of other models wait no longer than for one of them. From training
+    to training only the process goes on, which is little: not while another queue has work, which would wait for all.
     """
     row = conn.execute(
         """
@@ -81,6 +82,7 @@ def next_of_model(conn: Connection, queue: str, after: int) -> int | None:
               SELECT FROM keyhole.suite_job AS mine JOIN keyhole.suite_job AS its USING (suite_id)
               WHERE mine.job_id = job.id AND its.job_id = finished.id))
           AND open_work.priority >= (SELECT priority FROM keyhole.job WHERE id = %(next)s)
+          AND (%(queue)s <> 'training' OR NOT EXISTS (SELECT FROM keyhole.open_work WHERE queue <> 'training'))
         ORDER BY open_work.priority DESC, open_work.attempts, open_work.id LIMIT 1
         """,
         {"queue": queue, "after": after, "next": next_job(conn, queue)},

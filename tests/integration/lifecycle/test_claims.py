@@ -169,3 +169,17 @@ def test_a_job_whose_finisher_died_wants_one_attempt_more(conn: psycopg.Connecti
     assert state(conn, job_id) == JobState.QUEUED
     assert opened(conn) is not None
     assert opened(conn) is None
+
+
+def test_a_child_goes_from_training_to_training_only_while_no_probe_waits(
+    conn: psycopg.Connection, new_job: NewJob
+) -> None:
+    first, second = new_job(shards=1, queue="training"), new_job(shards=1, queue="training")
+    assert opened(conn, "training") is not None
+    jobs.set_state(conn, first, JobState.SUCCEEDED)
+    assert attempts.next_of_model(conn, "training", first) == second
+    probe = new_job(shards=1)
+    assert attempts.next_of_model(conn, "training", first) is None
+    assert attempts.next_job(conn, "training") == second, "it is not lost"
+    jobs.set_state(conn, probe, JobState.CANCELLED)
+    assert attempts.next_of_model(conn, "training", first) == second
