@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from dashboard import url
 from dashboard.charts.metric_histograms import metric_histograms
@@ -46,11 +47,9 @@ def thresholds(jobs: Sequence[FinishedJob]) -> tuple[float, float]:
     return local, min(entropy, MOST_NATS)
 
 
-def table_5(jobs: Sequence[FinishedJob]) -> None:
-    """Table 5 with a row per job above those of the article; the thresholds can be moved."""
-    st.subheader("Table 5")
+def threshold_inputs(jobs: Sequence[FinishedJob], left: DeltaGenerator, right: DeltaGenerator) -> tuple[float, float]:
+    """Have both moved, in two columns; returns them."""
     local, entropy = thresholds(jobs)
-    left, right, _ = st.columns([1, 1, 2])
     with left:
         st.number_input(
             "Local: mass on eight tokens above",
@@ -67,6 +66,14 @@ def table_5(jobs: Sequence[FinishedJob]) -> None:
             step=0.25,
             **url.bind_number("entropy", entropy),
         )
+    return local, entropy
+
+
+def table_5(jobs: Sequence[FinishedJob]) -> None:
+    """Table 5 with a row per job above those of the article; the thresholds can be moved."""
+    st.subheader("Table 5")
+    left, right, _ = st.columns([1, 1, 2])
+    local, entropy = threshold_inputs(jobs, left, right)
     ids = [job.job_id for job in jobs]
     with reading() as conn:
         found = {row.job_id: row for row in queries.table_5(conn, ids, local=local, entropy=entropy)}

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import pandas as pd
 import streamlit as st
 
-from dashboard import url
 from dashboard.connection import reading
 from dashboard.downloads import sql_and_data
 from dashboard.formats import NOTHING
@@ -25,7 +24,7 @@ from dashboard.run_comparison import compared, reference_of
 from dashboard.run_names import Group
 from dashboard.sweep_words import with_spread
 from dashboard.tables import rows_height
-from dashboard.views.attention_profile_model import ARTICLE, ARTICLE_ENTROPY_NATS, MOST_NATS, thresholds
+from dashboard.views.attention_profile_model import ARTICLE, ARTICLE_ENTROPY_NATS, threshold_inputs
 
 KIND = "attention_profile"
 ARTICLE_KEYS = 1024  # context of its model; the article does not tell the lengths it measured
@@ -86,24 +85,8 @@ def table_5(alike: Sequence[Group]) -> None:
 
 
 def _thresholds(jobs: Sequence[FinishedJob]) -> tuple[float, float]:
-    local, entropy = thresholds(jobs)
     left, right, words = st.columns([1, 1, 2], vertical_alignment="bottom")
-    with left:
-        st.number_input(
-            "Local: mass on eight tokens above",
-            min_value=0.0,
-            max_value=1.0,
-            step=0.05,
-            **url.bind_number("local", local),
-        )
-    with right:
-        st.number_input(
-            "Spread out: entropy above (nats)",
-            min_value=0.0,
-            max_value=MOST_NATS,
-            step=0.25,
-            **url.bind_number("entropy", entropy),
-        )
+    local, entropy = threshold_inputs(jobs, left, right)
     keys = max(int(job.parameters["length"]) for job in jobs)
     with words:
         st.caption(
