@@ -5,6 +5,7 @@ import sys
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
 from services.cli import output
 from services.cli.commands import Commands
@@ -48,6 +49,17 @@ def main() -> None:
     except KeyholeError as error:
         _tell(error)
         sys.exit(ExitCode.UNREACHABLE if error.code is ErrorCode.UNAVAILABLE else ExitCode.ERROR)
+    except ValidationError as error:  # bodies that the command makes are told of before
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        _tell(
+            KeyholeError(
+                ErrorCode.UNEXPECTED,
+                f"The API's answer is not as this command reads it: {place}: {first['msg']} ({error.title}).",
+                "Command and API must be of one release: compare `keyhole --version` here and where the API runs.",
+            )
+        )
+        sys.exit(ExitCode.ERROR)
     except OSError as error:
         if error.filename is None:
             raise
