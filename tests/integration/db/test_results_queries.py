@@ -27,8 +27,12 @@ CHECKPOINTS = [(seed, step) for seed in SEEDS for step in STEPS]
 
 @pytest.fixture
 def queries() -> list[str]:
-    (block,) = re.findall(r"```sql\n(.*?)```", RESULTS.read_text(encoding="utf-8"), re.DOTALL)
+    (block,) = [block for block in blocks() if "pattern_stability" in block]
     return [query for query in block.split(";") if query.strip()]
+
+
+def blocks() -> list[str]:
+    return re.findall(r"```sql\n(.*?)```", RESULTS.read_text(encoding="utf-8"), re.DOTALL)
 
 
 @pytest.fixture
@@ -92,3 +96,10 @@ def test_the_second_is_the_distance_of_every_two_ends_by_index_and_by_assignment
     assert ask(queries[1]) == [
         (a, b, pytest.approx(i, rel=1e-6), pytest.approx(p, rel=1e-6)) for a, b, i, p in expected
     ]
+
+
+def test_every_statement_can_be_asked(ask: Callable[[str], list[tuple]]) -> None:
+    statements = [statement for block in blocks() for statement in block.split(";") if statement.strip()]
+    assert len(statements) >= 4
+    for statement in statements:
+        ask(statement)
