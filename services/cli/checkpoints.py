@@ -101,7 +101,7 @@ def checkpoint_export(
 ) -> None:
     """Write a checkpoint as a Hugging Face folder."""
     found = api().checkpoint(which)
-    folder = found.export(to, resume_state=resume_state)
+    folder = found.export(to, resume_state=resume_state, say=output.message)
     if json:
         output.as_json({"folder": str(folder), **found.detail.model_dump(mode="json")})
         return

@@ -1,6 +1,6 @@
 """``Checkpoint``: a model at one step of a run, from Python."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -40,14 +40,17 @@ class Checkpoint:
         loss = "" if detail.validation_loss_nats is None else f", {detail.validation_loss_nats:.4f} nats"
         return f"<Checkpoint {self.id} of run {detail.run_id}, step {detail.step}{loss}>"
 
-    def export(self, folder: str | Path, *, resume_state: bool = False) -> Path:
+    def export(
+        self, folder: str | Path, *, resume_state: bool = False, say: Callable[[str], None] = lambda _: None
+    ) -> Path:
         """Write a folder that ``AutoModelForCausalLM.from_pretrained`` loads, and return it.
 
         The folder appears when it is whole; called again after a break, it goes on with the files that are missing.
-        ``resume_state`` adds the optimizer's state, if it is stored. Raises KeyholeError: conflict (the folder holds
-        something else), invalid_source (an imported one lies elsewhere), checkpoint_damaged.
+        ``resume_state`` adds the optimizer's state, if it is stored. ``say`` is told of waiting for another export to
+        the same folder. Raises KeyholeError: conflict (the folder holds something else), invalid_source (an imported
+        one lies elsewhere), checkpoint_damaged.
         """
-        return checkpoint_export.export(self._connection, self.detail, Path(folder), resume_state=resume_state)
+        return checkpoint_export.export(self._connection, self.detail, Path(folder), resume_state=resume_state, say=say)
 
     def verify(self) -> CheckpointVerified:
         """Have the API read all of its bytes; raises KeyholeError (checkpoint_damaged) that names file and piece."""

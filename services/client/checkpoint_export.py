@@ -1,27 +1,35 @@
 """A checkpoint as a Hugging Face folder, fetched file by file, each checked by its SHA-256.
 
 Files gather in ``DIR.partial``, which is marked as ours, and get the name DIR when all are there. A second call finds
-what is there already.
+what is there already; one at the same time waits for the first.
 """
 
 import hashlib
 import json
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from services.client.connection import Connection, Unreachable
+from services.client.export_turn import MARKER, turn
 from services.contracts.attention_definition import CONFIG_KEY
 from services.contracts.checkpoints import CheckpointDetail, CheckpointFile, CheckpointVerified
 from services.contracts.errors import ErrorCode, KeyholeError
 
 RESUME_FILE = "resume.safetensors"
 README = "README.md"
-_MARKER = ".keyhole-export"  # a folder without it may be anybody's: nothing in it is touched
 _TRIES = 3  # of one file
 
 
-def export(connection: Connection, detail: CheckpointDetail, folder: Path, *, resume_state: bool) -> Path:
+def export(
+    connection: Connection,
+    detail: CheckpointDetail,
+    folder: Path,
+    *,
+    resume_state: bool,
+    say: Callable[[str], None] = lambda _: None,
+) -> Path:
     """Write the folder and return it; see ``Checkpoint.export``."""
     if detail.source is not None:
         raise KeyholeError(
@@ -31,16 +39,28 @@ def export(connection: Connection, detail: CheckpointDetail, folder: Path, *, re
         )
     folder = folder.resolve()  # "." has no name to put ".partial" after
     files = [file for file in detail.files if resume_state or file.name != RESUME_FILE]
-    if not _is_there(folder, files):
+    if not folder.name:
         _require_room(folder, files, detail.id)
-        partial = folder.with_name(f"{folder.name}.partial")
-        _begin(partial, files)
-        for file in files:
-            if not _is_whole(folder / file.name, file) and not _is_whole(partial / file.name, file):
-                _fetch(connection, detail.id, file, partial)
-        (partial / README).write_text(readme(detail))
-        _move(partial, folder, files)
+    partial = folder.with_name(f"{folder.name}.partial")
+    while not _is_there(folder, files):
+        with turn(partial, say) as ours:
+            if ours and not _is_there(folder, files):  # another export may have ended meanwhile
+                _require_room(folder, files, detail.id)
+                _fill(connection, detail, files, partial, folder)
+                break
     return folder
+
+
+def _fill(
+    connection: Connection, detail: CheckpointDetail, files: list[CheckpointFile], partial: Path, folder: Path
+) -> None:
+    for stranger in {path.name for path in partial.iterdir()} - {file.name for file in files} - {MARKER}:
+        (partial / stranger).unlink()  # of an export of another checkpoint that was broken off
+    for file in files:
+        if not _is_whole(folder / file.name, file) and not _is_whole(partial / file.name, file):
+            _fetch(connection, detail.id, file, partial)
+    (partial / README).write_text(readme(detail))
+    _move(partial, folder, files)
 
 
 def _require_room(folder: Path, files: list[CheckpointFile], checkpoint_id: int) -> None:
@@ -56,33 +76,16 @@ def _require_room(folder: Path, files: list[CheckpointFile], checkpoint_id: int)
     )
 
 
-def _begin(partial: Path, files: list[CheckpointFile]) -> None:
-    """Make the folder in which files gather, or go on with ours; raises KeyholeError (conflict) for any other."""
-    if not partial.is_symlink() and not partial.exists():
-        partial.mkdir(parents=True)
-    found = list(partial.iterdir()) if partial.is_dir() and not partial.is_symlink() else None
-    ours = found is not None and (not found or (partial / _MARKER).is_file())
-    if found is None or not ours or any(path.is_dir() and not path.is_symlink() for path in found):
-        raise KeyholeError(
-            ErrorCode.CONFLICT,
-            f"{partial}, in which the files would gather, is there already and holds what is no unfinished export.",
-            "Move or rename it if you need it, or delete it; or export to a folder of another name.",
-        )
-    (partial / _MARKER).write_text("An unfinished export of Keyhole: the next one to the same folder goes on here.\n")
-    for stranger in {path.name for path in found} - {file.name for file in files} - {_MARKER}:
-        (partial / stranger).unlink()  # of an export of another checkpoint that was broken off
-
-
 def _move(partial: Path, folder: Path, files: list[CheckpointFile]) -> None:
     """Give the files their place. A folder that was there stays that folder: a shell may be in it, or it is a mount."""
     if not folder.exists():
         partial.rename(folder)
-        (folder / _MARKER).unlink()
+        (folder / MARKER).unlink()
         return
     for name in (*(file.name for file in files), README):
         if (partial / name).exists():
             shutil.move(partial / name, folder / name)
-    (partial / _MARKER).unlink()
+    (partial / MARKER).unlink()
     partial.rmdir()
 
 

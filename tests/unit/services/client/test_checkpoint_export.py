@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import get_context
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
@@ -161,3 +162,64 @@ def test_bodies_that_break_off_from_sound_files_are_told_as_the_connection(tmp_p
     with serving(broken) as (connection, asked), pytest.raises(Unreachable, match="RemoteProtocolError"):
         export(connection, detail(), tmp_path / "out", resume_state=False)
     assert asked == ["GET /v1/checkpoints/7/files/config.json", "POST /v1/checkpoints/7/verify"] * 3
+
+
+def exported(url: str, folder: Path) -> None:
+    """Of a process of its own: exports, and dies of any complaint."""
+    connection = Connection(url, "kh_any")
+    export(connection, detail(), folder, resume_state=False)
+    connection.close()
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_exports_to_one_folder_at_the_same_time_all_succeed_and_fetch_once(tmp_path, there):
+    if there:
+        (tmp_path / "out").mkdir()
+    spawning = get_context("spawn")
+    with serving(whole) as (connection, asked):
+        exports = [spawning.Process(target=exported, args=(connection.url, tmp_path / "out")) for _ in range(3)]
+        for each in exports:
+            each.start()
+        for each in exports:
+            each.join()
+    assert [each.exitcode for each in exports] == [0, 0, 0]
+    assert contents(tmp_path / "out") == CONTENTS
+    assert len(asked) == len(CONTENTS)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_export_waits_for_the_one_that_writes_the_folder_and_says_so(tmp_path):
+    waits, said = Event(), list[str]()
+
+    def once_another_waits(request: BaseHTTPRequestHandler, asked: Asked) -> None:
+        assert waits.wait(60)
+        whole(request, asked)
+
+    def say(text: str) -> None:
+        said.append(text)
+        waits.set()
+
+    with serving(once_another_waits) as (connection, asked):
+        both = [
+            Thread(
+                target=export,
+                args=(connection, detail(), tmp_path / "out"),
+                kwargs={"resume_state": False, "say": say},
+            )
+            for _ in range(2)
+        ]
+        for each in both:
+            each.start()
+        for each in both:
+            each.join()
+    assert said == [f"Another export is writing {tmp_path / 'out.partial'}; waiting for it to end."]
+    assert contents(tmp_path / "out") == CONTENTS
+    assert len(asked) == len(CONTENTS)
+
+
+def test_a_refused_export_leaves_no_folder_behind(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("years of work")
+    with serving(whole) as (connection, _), pytest.raises(KeyholeError, match="not an export"):
+        export(connection, detail(), tmp_path / "out", resume_state=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
