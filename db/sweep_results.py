@@ -20,7 +20,10 @@ from typing import Any, Literal
 
 from scipy.special import stdtrit  # quantile of Student's distribution; scipy.stats takes a second to import
 
+from services.contracts.training.sweep import settings_in_words
+
 CONFIDENCE = 0.95  # two-sided
+_MOST_NAMED = 3
 _EQUAL_NATS = 1e-9  # what rounding leaves between means of the same losses
 Verdict = Literal["differs", "within noise"]
 
@@ -91,6 +94,7 @@ class SweepResult:
     leads: Sequence[Lead]  # of variants with a next setting
     noise: Noise | None
     differences: Sequence[Difference]
+    lacking: str | None  # in words: settings of which fewer seeds finished than of others; None without any
 
 
 def summarized(outcomes: Iterable[Outcome]) -> SweepResult:
@@ -100,7 +104,8 @@ def summarized(outcomes: Iterable[Outcome]) -> SweepResult:
     noise = pooled_noise([each.losses_nats for each in settings])
     pairs = itertools.combinations(best.values(), 2)
     leads = [lead for each in best.values() if (lead := _lead(each, settings, noise)) is not None]
-    return SweepResult(settings, best, leads, noise, [_difference(one, other, noise) for one, other in pairs])
+    differences = [_difference(one, other, noise) for one, other in pairs]
+    return SweepResult(settings, best, leads, noise, differences, _lacking(settings))
 
 
 def pooled_noise(groups: Iterable[Sequence[float]]) -> Noise | None:
@@ -143,6 +148,23 @@ def _best(settings: Sequence[SettingResult]) -> dict[str, SettingResult]:
                 key=lambda each: statistics.fmean(each.losses_nats),
             )
     return best
+
+
+def _lacking(settings: Sequence[SettingResult]) -> str | None:
+    """A setting without some of its seeds loses to others of its variant unseen, or wins by those that are left."""
+    most = max((len(each.losses_nats) for each in settings), default=0)
+    found = [each for each in settings if len(each.losses_nats) < most]
+    if not found:
+        return None
+    named = [
+        f"{', '.join([each.variant, *settings_in_words(each.setting)])} ({len(each.losses_nats)} of {each.seeds})"
+        for each in found[:_MOST_NAMED]
+    ]
+    others = f"; and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return (
+        f"Fewer finished seeds than other settings: {'; '.join(named)}{others}. A setting is its variant's best only "
+        "if no other of the variant has more finished seeds."
+    )
 
 
 def _lead(best: SettingResult, settings: Sequence[SettingResult], noise: Noise | None) -> Lead | None:

@@ -15,6 +15,7 @@ SELECT sweep.id AS sweep_id, sweep.suite_id, sweep.name, sweep.model, sweep.data
        count(*) FILTER (WHERE member.state = 'succeeded') AS succeeded,
        count(*) FILTER (WHERE member.state = 'failed') AS failed,
        count(*) FILTER (WHERE member.state = 'cancelled') AS cancelled,
+       count(*) FILTER (WHERE member.state = 'deleted') AS deleted,
        coalesce(sum(member.steps_done), 0)::bigint AS steps_done, coalesce(sum(member.steps), 0)::bigint AS steps,
        coalesce(array_agg(DISTINCT member.variant) FILTER (WHERE member.variant IS NOT NULL), '{}') AS variants,
        count(DISTINCT member.seed) AS seeds, min(member.final_validation_loss_nats) AS lowest_nats
@@ -44,6 +45,7 @@ class SweepLine:
     succeeded: int
     failed: int
     cancelled: int
+    deleted: int
     steps_done: int
     steps: int
     variants: list[str]
@@ -52,22 +54,22 @@ class SweepLine:
 
     @property
     def ended(self) -> bool:
-        return self.succeeded + self.failed + self.cancelled == self.members
+        return self.succeeded + self.failed + self.cancelled + self.deleted == self.members
 
 
 @dataclass(frozen=True)
 class Member:
     number: int
-    job_id: int
-    run_id: int
+    job_id: int | None  # None if the job was deleted
+    run_id: int | None
     variant: str
     setting: dict[str, Any]
     seed: int
-    state: str
+    state: str  # of the job, or deleted
     stopped: str | None
     error_code: str | None
-    steps: int
-    steps_done: int
+    steps: int | None
+    steps_done: int | None
     final_validation_loss_nats: float | None
     best_validation_loss_nats: float | None
     best_step: int | None

@@ -96,6 +96,8 @@ def _ends(chosen: Chosen, runs: Sequence[Run], alike: Sequence[Group]) -> None:
     )
     for each in differences.values():
         st.markdown(f"- {_plain(each)}")
+    if chosen.result is not None and chosen.result.lacking is not None:
+        st.markdown(markdown_text(chosen.result.lacking))
     st.caption(
         f"{noise_words(noise)} The article's control and NATQ have 124M parameters and 5,000 steps of 512 sequences, "
         "tuned for learning rate and weight decay each; its seed noise there would be about 0.0013 nats."

@@ -36,6 +36,8 @@ from db.sweep_results import SettingResult, SweepResult
 from services.contracts.errors import KeyholeError
 from services.contracts.training.variants import CONTROL
 
+DELETED = "deleted"  # state of a member whose job was
+
 
 def sweep_detail(number: int) -> None:
     st.page_link(SWEEPS, label="All sweeps", icon=":material/arrow_back:", query_params={})
@@ -105,6 +107,9 @@ def _counts(members: Sequence[Member]) -> None:
             number = sum(member.state == state for member in members)
             if number:
                 st.badge(f"{count(number)} {state}", color=colour)  # type: ignore[arg-type]  # colours by name
+        deleted = sum(member.state == DELETED for member in members)
+        if deleted:
+            st.badge(f"{count(deleted)} deleted", color="gray")
         stopped = sum(member.stopped is not None for member in members)
         if stopped:
             st.badge(f"{count(stopped)} given up early", color="orange")
@@ -112,7 +117,8 @@ def _counts(members: Sequence[Member]) -> None:
 
 def _links(found: SweepLine, members: Sequence[Member], result: SweepResult) -> None:
     best = best_runs(members, result)
-    every = [member.run_id for member in members][:MOST_RUNS]
+    runs = [member.run_id for member in members if member.run_id is not None]
+    every = runs[:MOST_RUNS]
     with st.container(horizontal=True, gap="small"):
         if best:
             st.page_link(
@@ -121,12 +127,13 @@ def _links(found: SweepLine, members: Sequence[Member], result: SweepResult) -> 
                 icon=":material/show_chart:",
                 query_params={"runs": ",".join(map(str, best)), "show": "seeds"},
             )
-        st.page_link(
-            RUNS,
-            label=f"Curves of {'all' if len(every) == len(members) else 'the first'} {len(every)} runs",
-            icon=":material/show_chart:",
-            query_params={"runs": ",".join(map(str, every))},
-        )
+        if every:
+            st.page_link(
+                RUNS,
+                label=f"Curves of {'all' if len(every) == len(runs) else 'the first'} {len(every)} runs",
+                icon=":material/show_chart:",
+                query_params={"runs": ",".join(map(str, every))},
+            )
         if len(found.variants) > 1:
             st.page_link(
                 NATQ_TRAINING,
@@ -147,7 +154,9 @@ def best_runs(members: Sequence[Member], result: SweepResult) -> list[int]:
     return [
         member.run_id
         for member in members
-        if member.variant in result.best and member.setting == result.best[member.variant].setting
+        if member.run_id is not None
+        and member.variant in result.best
+        and member.setting == result.best[member.variant].setting
     ][:MOST_RUNS]
 
 
@@ -189,6 +198,8 @@ def _verdicts(number: int, result: SweepResult) -> None:
         if reference in (difference.first, difference.second):
             told = turned(difference, reference)
             st.markdown(f"- {difference_words(told)}")
+    if result.lacking is not None:
+        st.markdown(markdown_text(result.lacking))
     st.caption(
         f"{noise_words(result.noise)} A difference counts if chance alone would reach it in less than one of twenty "
         "cases (Student's t, two-sided). The best of several settings is lower than its expectation by luck, for all "
@@ -256,7 +267,7 @@ def _members(number: int, members: Sequence[Member]) -> None:
         {
             "Run": [member.run_id for member in members],
             "State": [[member.state] for member in members],
-            "Progress": [100 * member.steps_done / member.steps if member.steps else 0 for member in members],
+            "Progress": [100 * (member.steps_done or 0) / member.steps if member.steps else 0 for member in members],
             "Variant": [member.variant for member in members],
             **{name: [value_words(member.setting.get(name)) for member in members] for name in names},
             "Seed": [member.seed for member in members],
@@ -278,7 +289,7 @@ def _members(number: int, members: Sequence[Member]) -> None:
         column_config={
             "Run": st.column_config.NumberColumn(format="%d", width=60, pinned=True),
             "State": st.column_config.MultiselectColumn(
-                width=105, options=list(STATE_COLOURS), color=list(STATE_COLOURS.values())
+                width=105, options=[*STATE_COLOURS, DELETED], color=[*STATE_COLOURS.values(), "gray"]
             ),
             "Progress": st.column_config.ProgressColumn(format="%.0f %%", min_value=0, max_value=100, width=100),
             "Final": st.column_config.NumberColumn(format="%.4f", help="validation loss at the last step, nats"),
@@ -288,8 +299,11 @@ def _members(number: int, members: Sequence[Member]) -> None:
         },
     )["selection"]
     if selection["cells"] and selection["cells"][0][0] < len(members):
-        st.switch_page(RUNS, query_params={"runs": str(members[selection["cells"][0][0]].run_id)})
-    chosen = [members[row].run_id for row in selection["rows"] if row < len(members)]
+        clicked = members[selection["cells"][0][0]].run_id
+        if clicked is not None:
+            st.switch_page(RUNS, query_params={"runs": str(clicked)})
+    rows = [members[row] for row in selection["rows"] if row < len(members)]
+    chosen = [member.run_id for member in rows if member.run_id is not None]
     if chosen and st.button(f"Compare {count(len(chosen))} chosen", icon=":material/compare_arrows:", type="primary"):
         st.switch_page(RUNS, query_params={"runs": ",".join(map(str, chosen[:MOST_RUNS]))})
     st.caption("Tick rows to choose runs; click a cell to open its run.")

@@ -25,6 +25,7 @@ class SweepRow:
     dataset: str
     body: dict[str, Any]
     runs: int
+    deleted: int
     jobs_by_state: dict[str, int]
 
 
@@ -49,9 +50,11 @@ SELECT sweep.id, sweep.suite_id, suite.name, suite.created_at, api_token.name AS
 FROM keyhole.sweep JOIN keyhole.suite ON suite.id = suite_id
 LEFT JOIN keyhole.api_token ON api_token.id = suite.submitted_by
 CROSS JOIN LATERAL (
-    SELECT coalesce(sum(jobs), 0)::integer AS runs, coalesce(jsonb_object_agg(state, jobs), '{}') AS jobs_by_state
+    SELECT coalesce(sum(jobs), 0)::integer AS runs,
+           coalesce(sum(jobs) FILTER (WHERE state IS NULL), 0)::integer AS deleted,
+           coalesce(jsonb_object_agg(state, jobs) FILTER (WHERE state IS NOT NULL), '{}') AS jobs_by_state
     FROM (
-        SELECT job.state, count(*) AS jobs FROM keyhole.sweep_member JOIN keyhole.job ON job.id = job_id
+        SELECT job.state, count(*) AS jobs FROM keyhole.sweep_member LEFT JOIN keyhole.job ON job.id = job_id
         WHERE sweep_id = sweep.id GROUP BY job.state
     ) AS by_state
 ) AS counted
@@ -106,9 +109,15 @@ def page(conn: Connection, *, before_id: int | None, text: str | None, limit: in
 
 
 def members(conn: Connection, sweep_id: int) -> list[SweepMember]:
-    """The sweep's members in their order; those whose jobs were deleted are gone."""
+    """The sweep's members in their order; those whose jobs were deleted are there too."""
     with conn.cursor(row_factory=class_row(SweepMember)) as cursor:
         return cursor.execute((_MEMBERS + " WHERE sweep_id = %s ORDER BY number").encode(), (sweep_id,)).fetchall()
+
+
+def of_job(conn: Connection, job_id: int) -> list[int]:
+    """Sweeps that the job is a member of."""
+    rows = conn.execute("SELECT sweep_id FROM keyhole.sweep_member WHERE job_id = %s ORDER BY sweep_id", (job_id,))
+    return [row[0] for row in rows.fetchall()]
 
 
 def outcome(member: SweepMember) -> Outcome:

@@ -25,7 +25,7 @@ SELECT
     sweep_member.variant,
     sweep_member.setting,
     sweep_member.seed,
-    job.state,
+    coalesce(job.state, 'deleted') AS state,
     CASE WHEN job.state IN ('cancelling', 'cancelled') THEN sweep_member.stopped END AS stopped,
     job.error_code,
     run.steps,
@@ -34,8 +34,8 @@ SELECT
     best.value AS best_validation_loss_nats,
     best.step AS best_step
 FROM keyhole.sweep_member
-JOIN keyhole.job ON job.id = sweep_member.job_id
-JOIN keyhole.run ON run.job_id = sweep_member.job_id
+LEFT JOIN keyhole.job ON job.id = sweep_member.job_id
+LEFT JOIN keyhole.run ON run.job_id = sweep_member.job_id
 LEFT JOIN LATERAL (
     SELECT value FROM keyhole.training_metric
     WHERE run_id = run.id AND metric = 'validation_loss_nats' AND layer IS NULL AND head IS NULL
@@ -50,16 +50,16 @@ LEFT JOIN LATERAL (
 COMMENT ON VIEW analysis.sweep_member IS 'Training runs of sweeps, with their validation losses.';
 COMMENT ON COLUMN analysis.sweep_member.sweep_id IS 'the sweep';
 COMMENT ON COLUMN analysis.sweep_member.number IS 'place in the sweep, 0-based: by seed, then setting, then variant';
-COMMENT ON COLUMN analysis.sweep_member.job_id IS 'the training job';
-COMMENT ON COLUMN analysis.sweep_member.run_id IS 'its run';
+COMMENT ON COLUMN analysis.sweep_member.job_id IS 'the training job; NULL if it was deleted';
+COMMENT ON COLUMN analysis.sweep_member.run_id IS 'its run; NULL if the job was deleted';
 COMMENT ON COLUMN analysis.sweep_member.variant IS 'names of its variants joined by +, or control';
 COMMENT ON COLUMN analysis.sweep_member.setting IS 'values on the axes, by parameter';
 COMMENT ON COLUMN analysis.sweep_member.seed IS 'seed of weights and data order';
-COMMENT ON COLUMN analysis.sweep_member.state IS 'state of the job';
+COMMENT ON COLUMN analysis.sweep_member.state IS 'state of the job, or deleted';
 COMMENT ON COLUMN analysis.sweep_member.stopped IS 'why its setting was given up early; NULL if it was not';
 COMMENT ON COLUMN analysis.sweep_member.error_code IS 'code of the error that failed it, such as diverged';
-COMMENT ON COLUMN analysis.sweep_member.steps IS 'steps that it is to take';
-COMMENT ON COLUMN analysis.sweep_member.steps_done IS 'steps taken so far';
+COMMENT ON COLUMN analysis.sweep_member.steps IS 'steps that it is to take; NULL if the job was deleted';
+COMMENT ON COLUMN analysis.sweep_member.steps_done IS 'steps taken so far; NULL if the job was deleted';
 COMMENT ON COLUMN analysis.sweep_member.final_validation_loss_nats IS 'mean loss on the held-out tokens at the last step; NULL unless it has succeeded';
 COMMENT ON COLUMN analysis.sweep_member.best_validation_loss_nats IS 'the least such loss at any step so far';
 COMMENT ON COLUMN analysis.sweep_member.best_step IS 'the step of that';

@@ -79,7 +79,11 @@ def _of_best_settings(conn: Connection[Any], suite_id: int) -> set[int]:
     members = sweeps.members(conn, sweep_id) if sweep_id is not None else []
     best = summarized(map(sweeps.outcome, members)).best
     return {
-        each.run_id for each in members if each.variant in best and each.setting == dict(best[each.variant].setting)
+        each.run_id
+        for each in members
+        if each.run_id is not None  # its job was not deleted
+        and each.variant in best
+        and each.setting == dict(best[each.variant].setting)
     }
 
 

@@ -12,7 +12,12 @@ def job_view(row: JobRow, queue_position: int | None = None) -> JobView:
 
 
 def job_detail(
-    row: JobRow, attempts: list[AttemptView], queue_position: int | None = None, *, reused: bool = False
+    row: JobRow,
+    attempts: list[AttemptView],
+    queue_position: int | None = None,
+    *,
+    sweeps: list[int],
+    reused: bool = False,
 ) -> JobDetail:
     return JobDetail(
         **_shared(row, queue_position),
@@ -24,6 +29,7 @@ def job_detail(
         environment=row.environment,
         checks=row.checks,
         attempts=attempts,
+        sweeps=sweeps,
         reused=reused,
     )
 

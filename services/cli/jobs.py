@@ -216,14 +216,21 @@ def delete(
 ) -> None:
     """Delete a job that has ended, and all of its rows (scope admin)."""
     found = api().job(job_id)
+    sweeps = found.detail.sweeps
+    named = " and ".join(f"sweep {sweep}" for sweep in sweeps)
     if not yes:
         rows = found.detail.progress.rows
-        typer.confirm(f"Delete job {job_id} and its {rows:,} rows?", abort=True, err=True)
+        lost = f" It is a member of {named}; the result will lack its seed." if sweeps else ""
+        typer.confirm(f"Delete job {job_id} and its {rows:,} rows?{lost}", abort=True, err=True)
     found.delete()
     if json:
         output.as_json({"id": job_id, "deleted": True})
     else:
         output.data(f"Job {job_id} is deleted.")
+        if sweeps:
+            output.message(
+                f"It was a member of {named}; the result lacks its seed now: keyhole sweep-result {sweeps[0]}"
+            )
 
 
 def _line(event: EventView) -> str:

@@ -9,7 +9,7 @@ from services.cli.exit_codes import ExitCode
 from services.cli.jobs import api
 from services.cli.output import Json
 from services.contracts.states import JobState
-from services.contracts.sweeps import SweepDetail, SweepDifference, SweepMember, SweepSetting
+from services.contracts.sweeps import SweepDetail, SweepDifference, SweepMember, SweepSetting, SweepView
 from services.contracts.training.sweep import settings_in_words
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def sweeps(
                 each.name,
                 each.suite_id,
                 each.runs,
-                output.states(each.jobs_by_state),
+                _states(each),
                 each.model,
                 output.ago(each.created_at),
             )
@@ -161,7 +161,7 @@ def _wait(sweep: "Sweep", *, json: bool, members: bool = False) -> None:
 
 
 def _show(detail: SweepDetail, *, members: bool = False) -> None:
-    output.data(f"Sweep {detail.id}, {detail.name}: {output.states(detail.jobs_by_state)}.")
+    output.data(f"Sweep {detail.id}, {detail.name}: {_states(detail)}.")
     if members:
         output.table(
             ("run", "job", "variant", "setting", "seed", "state", "steps", "final loss", "best loss"),
@@ -178,8 +178,17 @@ def _show(detail: SweepDetail, *, members: bool = False) -> None:
     if detail.noise is not None:
         noise = detail.noise
         output.data(f"Seed noise: {noise.sd_nats:.4f} nats (one sd, {noise.degrees_of_freedom} degrees of freedom).")
+    if detail.best and detail.lacking is not None:
+        output.data(detail.lacking)
     for each in detail.differences:
         output.data(_difference(each))
+
+
+def _states(sweep: SweepView) -> str:
+    if not sweep.deleted:
+        return output.states(sweep.jobs_by_state)
+    left = f"{output.states(sweep.jobs_by_state)}, " if sweep.jobs_by_state else ""
+    return f"{left}{sweep.deleted} deleted"
 
 
 def _marks(detail: SweepDetail) -> dict[tuple[str, str], str]:
@@ -216,7 +225,7 @@ def _member(each: SweepMember) -> tuple[Any, ...]:
         ", ".join(settings_in_words(each.setting)),
         each.seed,
         state,
-        f"{each.steps_done}/{each.steps}",
+        "" if each.steps is None else f"{each.steps_done}/{each.steps}",
         output.loss(each.final_validation_loss_nats),
         output.loss(each.best_validation_loss_nats),
     )

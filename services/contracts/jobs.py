@@ -117,6 +117,7 @@ class JobDetail(JobView):
     environment: dict[str, Any] | None  # device, dtype, torch, transformers and Keyhole versions, host
     checks: dict[str, Any] | None  # parity of the seam and the probe's self-check
     attempts: list[AttemptView]
+    sweeps: list[int] = []  # that it is a member of; deleted, it is missing in their results
     reused: bool = False  # the answer to a submission: true if the job stood already
 
 

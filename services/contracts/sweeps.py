@@ -38,6 +38,7 @@ class SweepView(BaseModel):
     model: str
     dataset: str
     runs: int
+    deleted: int = 0  # of the runs, those whose jobs were deleted; they count as members still
     jobs_by_state: dict[JobState, int]
 
     @property
@@ -49,16 +50,16 @@ class SweepMember(BaseModel):
     """One training run of a sweep."""
 
     number: int
-    job_id: int
-    run_id: int
+    job_id: int | None  # none if the job was deleted
+    run_id: int | None
     variant: str
     setting: dict[str, Any]
     seed: int
-    state: JobState
+    state: JobState | Literal["deleted"]
     stopped: str | None  # why it was given up early
     error_code: str | None
-    steps: int
-    steps_done: int
+    steps: int | None  # none if the job was deleted
+    steps_done: int | None
     final_validation_loss_nats: float | None  # at the last step, once it has succeeded
     best_validation_loss_nats: float | None  # the least so far
     best_step: int | None
@@ -110,6 +111,7 @@ class SweepDetail(SweepView):
     early_stopping: dict[str, Any] | None
     members: list[SweepMember]
     settings: list[SweepSetting]
+    lacking: str | None = None  # in words: settings of which fewer seeds finished than of others
     best: list[SweepSetting]  # of least mean; one for each variant with a finished member
     leads: list[SweepLead]  # how far they are ahead, of variants with a next setting
     noise: SeedNoise | None  # none if no setting has two finished seeds

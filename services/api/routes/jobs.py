@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Query, Response
 from fastapi.concurrency import run_in_threadpool
 
-from db.repositories import attempts, jobs, suite_stages
+from db.repositories import attempts, jobs, suite_stages, sweeps
 from services.api import cursors, enqueue, views
 from services.api.auth import Admin, Reader, Submitter
 from services.api.database import Database, Pool, ResolvingTurns, ServerSettings
@@ -142,7 +142,10 @@ def retry_job(job_id: JobId, caller: Submitter, pool: Pool, settings: ServerSett
 
 @router.delete("/{job_id}", status_code=204)
 def delete_job(job_id: JobId, caller: Admin, conn: Database) -> None:
-    """Delete a job that has ended and all of its rows, its checkpoints too unless an open job is to read one."""
+    """Delete a job that has ended and all of its rows, its checkpoints too unless an open job is to read one.
+
+    The results of sweeps that it is a member of (``sweeps`` of the job) lose its seed, and say so.
+    """
     with conn.transaction():
         jobs.delete(conn, job_id)
 
@@ -158,7 +161,8 @@ def found(conn: Database, job_id: int) -> jobs.JobRow:
 def _detail(conn: Database, job_id: int, *, reused: bool = False) -> JobDetail:
     row = found(conn, job_id)
     positions = jobs.queue_positions(conn) if row.state == JobState.QUEUED else {}
-    return views.job_detail(row, attempts.of_job(conn, job_id), positions.get(job_id), reused=reused)
+    member_of = sweeps.of_job(conn, job_id)
+    return views.job_detail(row, attempts.of_job(conn, job_id), positions.get(job_id), sweeps=member_of, reused=reused)
 
 
 def _fresh_detail(pool: Pool, job_id: int, *, reused: bool) -> JobDetail:

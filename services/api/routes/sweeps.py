@@ -140,6 +140,7 @@ def _detail(conn: Database, sweep_id: int) -> SweepDetail:
         early_stopping=row.body["early_stopping"],
         members=members,
         settings=[_setting(each) for each in result.settings],
+        lacking=result.lacking,
         best=[_setting(each) for each in result.best.values()],
         leads=[SweepLead(**asdict(each)) for each in result.leads],
         noise=SeedNoise(**asdict(result.noise)) if result.noise is not None else None,
@@ -168,5 +169,6 @@ def _shared(row: SweepRow) -> dict[str, Any]:
         "model": row.model,
         "dataset": row.dataset,
         "runs": row.runs,
+        "deleted": row.deleted,
         "jobs_by_state": {JobState(state): number for state, number in row.jobs_by_state.items()},
     }

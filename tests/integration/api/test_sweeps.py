@@ -141,11 +141,38 @@ def test_a_member_that_failed_has_no_final_loss_and_its_setting_is_not_the_best(
     assert next(m for m in found["members"] if m["job_id"] == last["job_id"])["final_validation_loss_nats"] is None
 
 
-def test_deleted_members_are_gone_from_the_result(api, admin):
-    sweep = admin.post("/v1/sweeps", json=body(api, force=True, variants=["control"])).json()
-    finish(api, sweep, lambda variant, rate, seed: 3.0)
-    assert admin.delete(f"/v1/jobs/{sweep['members'][0]['job_id']}").status_code == 204
-    assert len(admin.get(f"/v1/sweeps/{sweep['id']}").json()["members"]) == 3
+def test_a_deleted_member_stays_and_its_setting_is_told_to_lack_a_seed(api, admin):
+    sweep = admin.post("/v1/sweeps", json=body(api, force=True)).json()
+    finish(api, sweep, lambda variant, rate, seed: 3.0 + seed / 100 - (rate == 0.003))
+    gone = next(
+        member for member in sweep["members"] if (member["variant"], member["setting"][RATE]) == ("natq", 0.003)
+    )
+    before = admin.get(f"/v1/sweeps/{sweep['id']}").json()
+    assert (before["deleted"], before["lacking"]) == (0, None)
+    assert admin.get(f"/v1/jobs/{gone['job_id']}").json()["sweeps"] == [sweep["id"]]
+    command = ["delete", str(gone["job_id"]), "--yes"]
+    told = CliRunner().invoke(app, command, env={"KEYHOLE_API_URL": api.url, "KEYHOLE_TOKEN": api.tokens[Scope.ADMIN]})
+    assert told.exit_code == 0, told.output
+    assert f"It was a member of sweep {sweep['id']}" in told.output
+    found = admin.get(f"/v1/sweeps/{sweep['id']}").json()
+    assert (found["runs"], found["deleted"], found["jobs_by_state"]) == (8, 1, {"succeeded": 7})
+    left = found["members"][gone["number"]]
+    assert (left["state"], left["seed"], left["job_id"], left["run_id"]) == ("deleted", gone["seed"], None, None)
+    setting = next(each for each in found["settings"] if (each["variant"], each["setting"][RATE]) == ("natq", 0.003))
+    assert (setting["seeds"], len(setting["losses_nats"])) == (2, 1)
+    assert "natq, learning_rate 0.003 (1 of 2)" in found["lacking"]
+    shown = (
+        CliRunner()
+        .invoke(
+            app,
+            ["sweep-result", str(sweep["id"])],
+            env={"KEYHOLE_API_URL": api.url, "KEYHOLE_TOKEN": api.tokens[Scope.ADMIN]},
+        )
+        .output
+    )
+    assert "7 succeeded, 1 deleted" in shown
+    assert "1/2" in shown
+    assert "natq, learning_rate 0.003 (1 of 2)" in " ".join(shown.split())
 
 
 def test_an_unknown_sweep_is_no_error_of_ours_and_readers_only_look(api, admin):

@@ -333,3 +333,16 @@ def test_every_layer_and_head_of_a_run_has_its_number(opened: Open, pairs: list[
         *(f"layer {la} of every run" for la in range(LAYERS)),
     ]
     assert HEADS == 2
+
+
+def test_a_sweep_of_which_a_job_was_deleted_says_what_it_lacks(
+    opened: Open, owner: psycopg.Connection, sweep: tuple[int, list[int]]
+) -> None:
+    number, made = sweep
+    owner.execute("DELETE FROM keyhole.job USING keyhole.run WHERE job.id = job_id AND run.id = %s", (made[0],))
+    app = opened(SWEEPS, sweep=str(number))
+    members = app.dataframe[-1].value
+    assert list(members["State"].iloc[0]) == ["deleted"]
+    assert (len(members), members["Run"].isna().sum()) == (len(made), 1)
+    assert "1 of 2" in texts(app) and "Fewer finished seeds than other settings" in texts(app)
+    assert "Fewer finished seeds than other settings" in texts(opened(NATQ_TRAINING, sweep=str(number)))

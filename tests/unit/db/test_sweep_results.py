@@ -131,3 +131,16 @@ def test_a_difference_of_three_standard_errors_is_mostly_found():
     quantile = stats.t.ppf(0.975, 4)
     power = stats.nct.sf(quantile, 4, 3) + stats.nct.cdf(-quantile, 4, 3)
     assert share_that_differ(settings=1, seeds=3, shift=3 * error) == pytest.approx(power, abs=0.045)
+
+
+def test_settings_of_which_fewer_seeds_finished_than_of_others_are_named() -> None:
+    whole = [Outcome("control", {"rate": rate}, seed, 3.0 + rate) for rate in (0.1, 0.2) for seed in (0, 1)]
+    assert summarized(whole).lacking is None
+    short = [*whole, Outcome("natq", {"rate": 0.1}, 0, 2.0), Outcome("natq", {"rate": 0.1}, 1, None)]
+    lacking = summarized(short).lacking
+    assert lacking is not None
+    assert "natq, rate 0.1 (1 of 2)." in lacking
+    many = [Outcome("natq", {"rate": float(rate)}, 0, None) for rate in range(5)]
+    lacking = summarized([*whole, *many]).lacking
+    assert lacking is not None
+    assert "; and 2 more." in lacking

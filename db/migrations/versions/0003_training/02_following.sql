@@ -53,7 +53,7 @@ COMMENT ON COLUMN keyhole.sweep_request.created_at IS 'time of the request';
 CREATE TABLE keyhole.sweep_member (
     sweep_id    integer NOT NULL REFERENCES keyhole.sweep ON DELETE CASCADE,
     number      integer NOT NULL,
-    job_id      integer NOT NULL REFERENCES keyhole.job ON DELETE CASCADE,
+    job_id      integer REFERENCES keyhole.job ON DELETE SET NULL,
     variant     text NOT NULL,
     setting     jsonb NOT NULL,
     seed        integer NOT NULL,
@@ -62,10 +62,10 @@ CREATE TABLE keyhole.sweep_member (
     UNIQUE (sweep_id, job_id)
 );
 CREATE INDEX sweep_member_job ON keyhole.sweep_member (job_id);
-COMMENT ON TABLE keyhole.sweep_member IS 'Runs of a sweep.';
+COMMENT ON TABLE keyhole.sweep_member IS 'Runs of a sweep. A member stays when its job is deleted, so that its setting is known to lack a seed.';
 COMMENT ON COLUMN keyhole.sweep_member.sweep_id IS 'the sweep';
 COMMENT ON COLUMN keyhole.sweep_member.number IS 'place in the sweep, 0-based: by seed, then setting, then variant';
-COMMENT ON COLUMN keyhole.sweep_member.job_id IS 'the training job';
+COMMENT ON COLUMN keyhole.sweep_member.job_id IS 'the training job; null if it was deleted';
 COMMENT ON COLUMN keyhole.sweep_member.variant IS 'names of its variants joined by +, with options where names alone would not tell; or control';
 COMMENT ON COLUMN keyhole.sweep_member.setting IS 'values on the other axes, such as optimizer.learning_rate';
 COMMENT ON COLUMN keyhole.sweep_member.seed IS 'its seed';
