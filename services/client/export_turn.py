@@ -27,7 +27,9 @@ def turn(partial: Path, say: Callable[[str], None]) -> Iterator[bool]:
     Raises KeyholeError (conflict) for a folder that is not ours.
     """
     _require_ours(partial)
-    partial.mkdir(parents=True, exist_ok=True)
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        partial.mkdir()
     try:
         marker = (partial / MARKER).open("a")
     except FileNotFoundError:  # another export has just given it its name
@@ -48,14 +50,14 @@ def turn(partial: Path, say: Callable[[str], None]) -> Iterator[bool]:
 
 
 def _require_ours(partial: Path) -> None:
-    found: list[Path] | None = None
-    if partial.is_dir() and not partial.is_symlink():
-        with suppress(FileNotFoundError):  # another export has just given it its name
-            found = list(partial.iterdir())
-    if found is None and not partial.is_symlink() and not partial.exists():
+    try:
+        found = None if partial.is_symlink() else list(os.scandir(partial))
+    except FileNotFoundError:
         return
-    ours = found is not None and (not found or MARKER in {path.name for path in found})
-    if found is None or not ours or any(path.is_dir() and not path.is_symlink() for path in found):
+    except NotADirectoryError:
+        found = None
+    ours = found is not None and (not found or MARKER in {entry.name for entry in found})
+    if found is None or not ours or any(entry.is_dir(follow_symlinks=False) for entry in found):
         raise KeyholeError(
             ErrorCode.CONFLICT,
             f"{partial}, in which the files would gather, is there already and holds what is no unfinished export.",
