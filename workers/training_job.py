@@ -6,6 +6,7 @@ the next attempt begins where the last finished segment ended and computes the s
 """
 
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -16,7 +17,7 @@ from uuid import UUID
 from psycopg import Connection
 
 from db import stored_files
-from db.repositories import attempts, checkpoints, counters, events, jobs, models, shards
+from db.repositories import attempts, checkpoints, counters, events, jobs, models, runs, shards
 from db.repositories.checkpoints import CheckpointRow
 from db.repositories.jobs import JobRow
 from services.contracts.errors import ErrorCode, KeyholeError
@@ -119,8 +120,9 @@ def _train(member: Member, device: str, settings: Settings, ledger: Ledger, fold
     found = ledger.transact(lambda conn: checkpoints.newest_resumable(conn, member.run_id))
     if found is not None:
         ledger.transact(lambda conn: stored_files.download(conn, found.id, folder, names=assembly.CHECKPOINT_FILES))
+    pinned = ledger.transact(lambda conn: runs.pinned(conn, member.run_id))
     with _model_folder(member, settings, wanted=found is None) as model_folder:
-        order, checkpoint = _order(member, model_folder), None if found is None else folder
+        order, checkpoint = _order(member, model_folder, pinned), None if found is None else folder
         others.assemble(order, checkpoint)
         made = assembly.assembled(
             order,
@@ -170,7 +172,7 @@ def _model_folder(member: Member, settings: Settings, *, wanted: bool) -> Abstra
     return checkpoint_cache.opened(member.job.model_source, member.job.model_identity, settings)
 
 
-def _order(member: Member, model_folder: Path | None) -> Order:
+def _order(member: Member, model_folder: Path | None, pinned: Mapping[str, str]) -> Order:
     job = member.job
     return Order(
         job.model_source,
@@ -179,6 +181,7 @@ def _order(member: Member, model_folder: Path | None) -> Order:
         job.dataset_identity,
         member.parameters,
         model_folder,
+        pinned,
     )
 
 

@@ -3,11 +3,12 @@
 Whoever writes numbers of a step holds the claim on the segment that the step is in; see ``holds``.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from psycopg import Connection
+from psycopg.types.json import Jsonb
 
 from services.contracts.training.numbers import Matrix, Metric
 
@@ -23,13 +24,14 @@ class NewRun:
     variant: str
     seed: int
     steps: int
+    pinned: Mapping[str, str] = field(default_factory=dict)  # identity of what a parameter names, by its name
 
 
 def insert(conn: Connection, run: NewRun, job_id: int, submitted_by: int | None) -> int:
     row = conn.execute(
-        "INSERT INTO keyhole.run (name, origin, job_id, variant, seed, steps, submitted_by) "
-        "VALUES (%s, 'trained', %s, %s, %s, %s, %s) RETURNING id",
-        (run.name, job_id, run.variant, run.seed, run.steps, submitted_by),
+        "INSERT INTO keyhole.run (name, origin, job_id, variant, seed, steps, pinned, submitted_by) "
+        "VALUES (%s, 'trained', %s, %s, %s, %s, %s, %s) RETURNING id",
+        (run.name, job_id, run.variant, run.seed, run.steps, Jsonb(dict(run.pinned)), submitted_by),
     ).fetchone()
     assert row is not None
     return row[0]
@@ -44,6 +46,12 @@ def insert_imported(conn: Connection, name: str, source: str, last_step: int, su
     ).fetchone()
     assert row is not None
     return row[0]
+
+
+def pinned(conn: Connection, run_id: int) -> dict[str, str]:
+    """Identity of what each parameter of a run's job named when it was submitted, by the name of the parameter."""
+    row = conn.execute("SELECT pinned FROM keyhole.run WHERE id = %s", (run_id,)).fetchone()
+    return row[0] if row else {}
 
 
 def of_job(conn: Connection, job_id: int) -> int | None:

@@ -23,6 +23,7 @@ SELECT
     best.value AS best_validation_loss_nats,
     bits.value AS last_validation_bits_per_byte,
     job.parameters,
+    run.pinned,
     api_token.name AS submitted_by,
     run.created_at,
     job.started_at,
@@ -73,6 +74,7 @@ COMMENT ON COLUMN analysis.run.best_validation_step IS 'step of the lowest valid
 COMMENT ON COLUMN analysis.run.best_validation_loss_nats IS 'lowest validation loss so far';
 COMMENT ON COLUMN analysis.run.last_validation_bits_per_byte IS 'the latest validation loss in bits per byte of text; NULL for token files';
 COMMENT ON COLUMN analysis.run.parameters IS 'all parameters of the training job';
+COMMENT ON COLUMN analysis.run.pinned IS 'identity of the validation data set and tokenizer that parameters name, by parameter';
 COMMENT ON COLUMN analysis.run.submitted_by IS 'name of the API token that submitted it';
 COMMENT ON COLUMN analysis.run.created_at IS 'time of submission';
 COMMENT ON COLUMN analysis.run.started_at IS 'time of the first attempt since submission or the last retry';

@@ -35,9 +35,10 @@ async def jobs_of(
         models |= {model.label or each: model for each, model in found[source].items()}
     resolved = models | {each: model for series in found.values() for each, model in series.items()}
     bodies = [each for item in stage.probes for each in _jobs_of(name, stage, item, models, resolved)]
-    await training_sources.require(turns, [made.parameters for made, _ in bodies], settings)
+    beside = await training_sources.resolve(turns, [made.parameters for made, _ in bodies], settings)
     every = [
-        new_job(made, of_job, datasets[made.dataset], token_id=token_id, settings=settings) for made, of_job in bodies
+        new_job(made, of_job, datasets[made.dataset], beside, token_id=token_id, settings=settings)
+        for made, of_job in bodies
     ]
     if len(every) > MOST_JOBS:
         raise KeyholeError(

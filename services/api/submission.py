@@ -14,12 +14,14 @@ from db.repositories import job_requests, jobs
 from db.repositories.runs import NewRun
 from services.api import enqueue, resolving, training_sources
 from services.api.definitions import refuse_other_routing
+from services.api.training_sources import Named
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.jobs import JobCreateFields
 from services.contracts.kinds import KINDS, Kind
 from services.contracts.parameters import JobParameters
 from services.contracts.probes.common import ProbeParameters
 from services.contracts.settings import Settings
+from services.contracts.training.tokenizer_choice import require_tokenizer_fits
 from services.contracts.training.training import TrainingParameters
 from services.sources import ResolvedDataset, ResolvedModel
 
@@ -60,8 +62,8 @@ async def submit(
             return Submitted(earlier, reused=True)
     sources = [body.model, *body.parameters.other_models()]
     models, dataset = await resolving.resolve(turns, sources, body.dataset, settings)
-    await training_sources.require(turns, [body.parameters], settings)
-    new = new_job(body, models, dataset, token_id=token_id, settings=settings)
+    named = await training_sources.resolve(turns, [body.parameters], settings)
+    new = new_job(body, models, dataset, named, token_id=token_id, settings=settings)
     submitted = await run_in_threadpool(_store, pool, new, request, body.force)
     if not submitted.reused:
         await run_in_threadpool(enqueue.announce, settings, new.queue, submitted.job_id)
@@ -72,6 +74,7 @@ def new_job(
     body: JobCreateFields,
     models: Sequence[ResolvedModel],
     dataset: ResolvedDataset,
+    named: Named,
     *,
     token_id: int | None,
     settings: Settings,
@@ -89,8 +92,13 @@ def new_job(
         for each in models:
             refuse_without_weights(each)
     refuse_other_routing(kind, models, body.parameters)
-    parameters = body.parameters.model_dump(mode="json")
     model, *others = models
+    asked, run = body.parameters, None
+    if isinstance(asked, TrainingParameters):
+        require_tokenizer_fits(asked.data.tokenizer, dataset.source, _vocabulary_size(model))
+        asked, pinned = named.pinned(asked)
+        run = _new_run(body, asked, pinned)
+    parameters = asked.model_dump(mode="json")
     return jobs.NewJob(
         kind=kind.name,
         version=kind.version,
@@ -102,21 +110,27 @@ def new_job(
         dataset_source=dataset.source,
         dataset_identity=dataset.identity,
         parameters=parameters,
-        reuse_key=reuse_key(kind, parameters, [each.identity for each in models], dataset.identity),
+        reuse_key=reuse_key(kind, parameters, [each.identity for each in models], dataset.identity, run),
         time_limit_s=body.time_limit_s,
         max_attempts=settings.life.max_attempts,
         submitted_by=token_id,
-        shards=body.parameters.shards(),
+        shards=asked.shards(),
         other_models=[(each.source, each.identity) for each in others],
-        pass_key=pass_key(kind, body.parameters, model.identity, dataset.identity),
-        pass_credit=getattr(body.parameters, "credit", None) if kind.watches == "backward" else None,
-        run=_new_run(body, body.parameters) if isinstance(body.parameters, TrainingParameters) else None,
+        pass_key=pass_key(kind, asked, model.identity, dataset.identity),
+        pass_credit=getattr(asked, "credit", None) if kind.watches == "backward" else None,
+        run=run,
     )
 
 
-def _new_run(body: JobCreateFields, parameters: TrainingParameters) -> NewRun:
+def _new_run(body: JobCreateFields, parameters: TrainingParameters, pinned: dict[str, str]) -> NewRun:
     name = body.label or f"{body.model.strip()} {parameters.variant} seed {parameters.seed}"
-    return NewRun(name[:200], parameters.variant, parameters.seed, parameters.steps)
+    return NewRun(name[:200], parameters.variant, parameters.seed, parameters.steps, pinned)
+
+
+def _vocabulary_size(model: ResolvedModel) -> int | None:
+    """None where the configuration does not tell it."""
+    size = (model.config.get("text_config") or model.config).get("vocab_size")
+    return size if type(size) is int else None
 
 
 @dataclass(frozen=True)
@@ -149,9 +163,12 @@ def _store(pool: ConnectionPool[Connection[Any]], new: jobs.NewJob, request: _Re
     return Submitted(job_id, reused=found is not None)
 
 
-def reuse_key(kind: Kind, parameters: dict[str, Any], models: Sequence[str], dataset: str) -> str:
-    """SHA-256 over all that determines a result: equal keys mean equal numbers. Models and data set by identity."""
-    return _digest([kind.name, kind.version, parameters, *models, dataset]).hex()
+def reuse_key(
+    kind: Kind, parameters: dict[str, Any], models: Sequence[str], dataset: str, run: NewRun | None = None
+) -> str:
+    """SHA-256 over all that determines a result: equal keys mean equal numbers. Models and data sets by identity."""
+    pinned = [dict(run.pinned)] if run is not None and run.pinned else []
+    return _digest([kind.name, kind.version, parameters, *models, dataset, *pinned]).hex()
 
 
 def pass_key(kind: Kind, parameters: JobParameters, model: str, dataset: str) -> str | None:

@@ -60,13 +60,13 @@ def vet_folder(folder: Path, roots: Sequence[Path] = ()) -> VettedFolder:
 
 def _vetted(folder: Path, roots: Sequence[Path]) -> VettedFolder:
     for name in ("config.json", INDEX, SINGLE, *TOKENIZER_FILES):
-        _refuse_escape(folder, name, roots)
+        refuse_escape(folder, name, roots)
     config = read_config(folder / "config.json")
     model_type = require_supported(config)
     weights = _weights(folder)
     tensors: dict[str, TensorEntry] = {}
     for name in weights:
-        _refuse_escape(folder, name, roots)
+        refuse_escape(folder, name, roots)
         header = read_header(folder / name)
         twice = sorted(tensors.keys() & header.keys())
         if twice:
@@ -155,7 +155,7 @@ def vet_tokenizer_files(folder: Path, names: Sequence[str], vocabulary_size: int
             require_plausible_id(int(key[:20]), vocabulary_size + len(decoder), f"{name} gives an added token")
 
 
-def _refuse_escape(folder: Path, name: str, roots: Sequence[Path]) -> None:
+def refuse_escape(folder: Path, name: str, roots: Sequence[Path]) -> None:
     path = (folder / name).resolve()
     if not any(path.is_relative_to(root.resolve()) for root in (folder, *roots)):
         raise KeyholeError(

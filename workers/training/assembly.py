@@ -5,8 +5,8 @@ on with a run. Every process of a run assembles the same trainer by itself.
 """
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
 from services.contracts.training.training import TrainingParameters
 from services.sources.model_folder import TOKENIZER_FILES
+from services.sources.tokenizers import resolve_tokenizer
 from workers.models.loaded import Architecture, describe
 from workers.models.memory import require_training_memory
 from workers.models.tokenizer import load_tokenizer
@@ -37,6 +38,7 @@ class Order:
     dataset_identity: str
     parameters: TrainingParameters
     model_folder: Path | None = None  # with the model's files, if its source is a checkpoint
+    pinned: Mapping[str, str] = field(default_factory=dict)  # identity of what a parameter names, by its name
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,9 @@ def assembled(
     architecture = describe(model)
     require_training_memory(architecture, parameters, device)
     phase("reading data")
+    if checkpoint is None and (tokenizer_then := order.pinned.get("data.tokenizer")):
+        now = resolve_tokenizer(parameters.data.tokenizer, settings).identity
+        _require_same(f"tokenizer of {parameters.data.tokenizer}", tokenizer_then, now, ErrorCode.MODEL_CHANGED)
     prepared = data.prepare(
         order.dataset_source,
         parameters,
@@ -86,7 +91,10 @@ def assembled(
         vocabulary_size=architecture.vocabulary_size,
         settings=settings,
     )
-    _require_unchanged(order, prepared.identity)
+    _require_same(f"data set at {order.dataset_source}", order.dataset_identity, prepared.identity)
+    if validation_then := order.pinned.get("data.validation_dataset"):
+        named = f"validation data set at {parameters.data.validation_dataset}"
+        _require_same(named, validation_then, prepared.validation_identity)
     trainer = Trainer(model, parameters, prepared, device=device, pretrained=pretrained, ranks=ranks)
     stored_with = None if checkpoint is None else trainer.resume(checkpoint / state.FILE)
     return Assembled(trainer, prepared.tokenizer, architecture, parity, stored_with)
@@ -101,10 +109,10 @@ def prefer_determinism(device: str) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # missing in torch's stubs
 
 
-def _require_unchanged(order: Order, now: str) -> None:
-    if now != order.dataset_identity:
+def _require_same(what: str, submitted: str, now: str, code: ErrorCode = ErrorCode.DATASET_CHANGED) -> None:
+    if now != submitted:
         raise KeyholeError(
-            ErrorCode.DATASET_CHANGED,
-            f"The data set at {order.dataset_source} is now {now}; submitted was {order.dataset_identity}.",
-            "Submit the job again to train on the data as it is now.",
+            code,
+            f"The {what} is now {now}; submitted was {submitted}.",
+            "Submit the job again to train on what it is now.",
         )

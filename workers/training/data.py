@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.settings import Settings
 from services.contracts.sources import parse_dataset_source
+from services.contracts.training.tokenizer_choice import require_tokenizer_fits
 from services.contracts.training.training import TrainingParameters
 from services.sources import ResolvedDataset, resolve_dataset
 from workers.training import tokens
@@ -120,17 +121,19 @@ def _sequences(
         wanted = parameters.steps * parameters.sequences_per_step
     if source.form == "tokens":
         parts = tokens.token_parts(resolved, length)
-    elif tokenizer is None:
-        raise KeyholeError(
-            ErrorCode.DATASET_INVALID,
-            f"{resolved.source} is text, and data.tokenizer is none.",
-            "Set data.tokenizer to auto or bpe:SIZE, or use tokens:PATH.",
-        )
     else:
+        tokenizer = _required(tokenizer, resolved)
         number = None if wanted is None else (here + wanted) * length
         parts = tokens.text_parts(resolved, tokenizer, number, length, settings)
     found = TokenSequences(parts, length, vocabulary_size)
     return found if wanted is None else found.between(0, here + wanted)
+
+
+def _required(tokenizer: PreTrainedTokenizerFast | None, resolved: ResolvedDataset) -> PreTrainedTokenizerFast:
+    if tokenizer is None:  # of the validation data, where the training data are tokens
+        require_tokenizer_fits("none", resolved.source, None)
+    assert tokenizer is not None, "text without a tokenizer is refused"
+    return tokenizer
 
 
 def _other(resolved: ResolvedDataset, source: str | None, settings: Settings) -> ResolvedDataset | None:

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 from safetensors.torch import save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from services.contracts.errors import ErrorCode, KeyholeError
 from services.contracts.training.numbers import Matrix, Metric
 from services.contracts.training.training import TrainingParameters
 from workers.attention import seam
@@ -223,24 +222,13 @@ class Trainer:
             "step": self.step,
             "best_nats": self._best_nats,
             "watch": self._watch.stored(),
-            "validation_identity": self.data.validation_identity,
             "surroundings": surroundings,
         }
         state.save(path, self.model, self._optimizers, remembered)
 
     def resume(self, path: Path) -> dict[str, Any]:
-        """Go on from a stored state; returns the surroundings it was stored with.
-
-        Raises KeyholeError (dataset_changed) where the validation sequences are now from other data.
-        """
+        """Go on from a stored state; returns the surroundings it was stored with."""
         remembered = state.load(path, self.model, self._optimizers)
-        before, now = remembered["validation_identity"], self.data.validation_identity
-        if before != now:
-            raise KeyholeError(
-                ErrorCode.DATASET_CHANGED,
-                f"The data set of the validation sequences is now {now}; the run began with {before}.",
-                "Submit the job again: its losses would not compare with those before.",
-            )
         self.step, self._best_nats = remembered["step"], remembered["best_nats"]
         self._watch = Watch.restored(remembered["watch"])
         return remembered["surroundings"]

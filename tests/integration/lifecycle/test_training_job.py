@@ -146,7 +146,7 @@ def test_a_stale_attempt_writes_nothing_and_what_it_wrote_beyond_the_state_is_fo
     ledger = Ledger(database.owner_url, patience_s=5)
     member = ledger.transact(lambda conn: training_job._member(conn, stale.token))
     assert member is not None
-    made = assembly.assembled(training_job._order(member, None), None, "cpu", settings)
+    made = assembly.assembled(training_job._order(member, None, {}), None, "cpu", settings)
     sink = DatabaseSink(ledger, member.run_id, made.trainer, None, settings.home, None, {})
     segment = ledger.transact(lambda conn: shards.claim(conn, stale.token))
     assert segment is not None
@@ -173,7 +173,7 @@ def test_a_stale_attempt_writes_nothing_and_what_it_wrote_beyond_the_state_is_fo
     last = attempt_on(conn, job_id)
     again = ledger.transact(lambda conn: shards.claim(conn, last.token))
     assert again is not None
-    beginning = assembly.assembled(training_job._order(member, None), None, "cpu", settings)
+    beginning = assembly.assembled(training_job._order(member, None, {}), None, "cpu", settings)
     DatabaseSink(ledger, member.run_id, beginning.trainer, None, settings.home, None, {}).enter(again)
     assert steps_of(conn, member.run_id) == {0}
     ledger.close()

@@ -10,6 +10,7 @@ CREATE TABLE keyhole.run (
     seed          integer,
     steps         integer,
     steps_done    integer NOT NULL DEFAULT 0,
+    pinned        jsonb NOT NULL DEFAULT '{}',
     submitted_by  integer REFERENCES keyhole.api_token,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     CHECK ((origin = 'trained') = (job_id IS NOT NULL)),
@@ -25,6 +26,7 @@ COMMENT ON COLUMN keyhole.run.variant IS 'names of its variants joined by +, or 
 COMMENT ON COLUMN keyhole.run.seed IS 'seed of weights and data order; null for imported runs';
 COMMENT ON COLUMN keyhole.run.steps IS 'steps that it is to take; null for imported runs';
 COMMENT ON COLUMN keyhole.run.steps_done IS 'steps taken so far, as last told';
+COMMENT ON COLUMN keyhole.run.pinned IS 'identity of the validation data set and tokenizer that parameters name, by parameter';
 COMMENT ON COLUMN keyhole.run.submitted_by IS 'the token that submitted it';
 COMMENT ON COLUMN keyhole.run.created_at IS 'time of submission';
 

@@ -148,12 +148,13 @@ def test_auto_is_the_models_own_else_trained_on_text_else_none(settings: Setting
     assert made is not None
     assert len(made) == 300
     assert chosen("auto", "tokens:tokens.npy", settings) is None
-    assert chosen("none", "file:text.txt", settings, own=own) is None
+    assert chosen("none", "tokens:tokens.npy", settings, own=own) is None
+    assert refusal(lambda: chosen("none", "file:text.txt", settings)).code is ErrorCode.DATASET_INVALID
 
 
 def test_another_models_tokenizer_is_taken_where_its_ids_fit(settings: Settings) -> None:
     folder = settings.home / "models" / "other"
-    GPT2LMHeadModel(GPT2Config(vocab_size=400, n_positions=32, n_embd=32, n_layer=2, n_head=2)).save_pretrained(folder)
+    folder.mkdir(parents=True)  # neither config.json nor weights are needed
     error = refusal(lambda: chosen("path:other", "file:text.txt", settings))
     assert error.code is ErrorCode.MODEL_REFUSED
     assert "no tokenizer.json" in error.message

@@ -1,6 +1,5 @@
 """The trainer: the same trajectory however it is cut, against a loop written by hand, and what it tells when."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -238,16 +237,6 @@ def test_a_state_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(KeyholeError, match=r"transformer\.h\.2") as refused:
         other.resume(tmp_path / state.FILE)
     assert refused.value.code is ErrorCode.MODEL_REFUSED
-
-
-def test_a_run_does_not_go_on_with_other_validation_sequences(tmp_path: Path) -> None:
-    made = trainer(parameters())
-    made.write_state(tmp_path / state.FILE, {})
-    other = trainer(parameters())
-    other.data = replace(other.data, validation_identity="another")
-    with pytest.raises(KeyholeError, match="now another; the run began with small") as refused:
-        other.resume(tmp_path / state.FILE)
-    assert refused.value.code is ErrorCode.DATASET_CHANGED
 
 
 def test_a_sink_may_take_the_checkpoint_at_a_segments_end_itself() -> None:
