@@ -40,12 +40,12 @@ def export(
     folder = folder.resolve()  # "." has no name to put ".partial" after
     files = [file for file in detail.files if resume_state or file.name != RESUME_FILE]
     if not folder.name:
-        _require_room(folder, files, detail.id)
+        _require_room(folder, files, detail)
     partial = folder.with_name(f"{folder.name}.partial")
     while not _is_there(folder, files):
         with turn(partial, say) as ours:
             if ours and not _is_there(folder, files):  # another export may have ended meanwhile
-                _require_room(folder, files, detail.id)
+                _require_room(folder, files, detail)
                 _fill(connection, detail, files, partial, folder)
                 break
     return folder
@@ -63,17 +63,30 @@ def _fill(
     _move(partial, folder, files)
 
 
-def _require_room(folder: Path, files: list[CheckpointFile], checkpoint_id: int) -> None:
-    """Raise KeyholeError (conflict) unless the folder is not there or holds nothing but files of the checkpoint."""
+def _require_room(folder: Path, files: list[CheckpointFile], detail: CheckpointDetail) -> None:
+    """Raise KeyholeError (conflict) unless the folder is not there or holds nothing but files of the export."""
     expected = {file.name: file for file in files}
-    found = list(folder.iterdir()) if folder.is_dir() else [folder] if folder.exists() else []
-    if folder.name and all(path.name in expected and _is_whole(path, expected[path.name]) for path in found):
-        return
-    raise KeyholeError(
-        ErrorCode.CONFLICT,
-        f"{folder} is there already and is not an export of checkpoint {checkpoint_id}.",
-        "Name a folder that is not there yet, or an empty one.",
-    )
+    if not folder.name or (folder.exists() and not folder.is_dir()):
+        differing, strange = [], [str(folder)]
+    else:
+        found = sorted(folder.iterdir()) if folder.exists() else []
+        told = readme(detail).encode()
+        differing = [path.name for path in found if path.name in expected and not _is_whole(path, expected[path.name])]
+        differing += [path.name for path in found if path.name == README and not _holds(path, told)]
+        strange = [path.name for path in found if path.name not in expected and path.name != README]
+    problems = [f"{_some(differing)} differ{'s' if len(differing) == 1 else ''} from the stored one"] * bool(differing)
+    problems += [f"{_some(strange)} {'is' if len(strange) == 1 else 'are'} not of it"] * bool(strange)
+    if problems:
+        raise KeyholeError(
+            ErrorCode.CONFLICT,
+            f"{folder} is there already and is not an export of checkpoint {detail.id}: {'; '.join(problems)}.",
+            "Name a folder that is not there yet, or an empty one"
+            + ("." if strange else "; or delete what differs there, and export again to have it anew."),
+        )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
 
 
 def _move(partial: Path, folder: Path, files: list[CheckpointFile]) -> None:
@@ -179,3 +192,7 @@ def _is_whole(path: Path, file: CheckpointFile) -> bool:
         return False
     with path.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest() == file.sha256
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content

@@ -223,3 +223,35 @@ def test_a_refused_export_leaves_no_folder_behind(tmp_path):
     with serving(whole) as (connection, _), pytest.raises(KeyholeError, match="not an export"):
         export(connection, detail(), tmp_path / "out", resume_state=False)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("config.json", "config.json differs from the stored one."),
+        ("README.md", "README.md differs from the stored one."),
+        ("notes.txt", "notes.txt is not of it."),
+    ],
+)
+def test_an_altered_export_is_refused_by_the_name_of_the_file(tmp_path, name, told):
+    with serving(whole) as (connection, _):
+        folder = export(connection, detail(), tmp_path / "out", resume_state=False)
+        (folder / name).write_text("altered")
+        (folder / "model.safetensors").unlink()
+        with pytest.raises(KeyholeError, match=f"is not an export of checkpoint 7: {told}"):
+            export(connection, detail(), folder, resume_state=False)
+        assert (folder / name).read_text() == "altered"
+        (folder / name).unlink()
+        export(connection, detail(), folder, resume_state=False)
+    assert contents(folder) == CONTENTS
+    assert (folder / "README.md").is_file()
+
+
+def test_what_is_missing_from_an_export_is_fetched_again(tmp_path):
+    with serving(whole) as (connection, asked):
+        folder = export(connection, detail(), tmp_path / "out", resume_state=False)
+        (folder / "config.json").unlink()
+        asked.clear()
+        export(connection, detail(), folder, resume_state=False)
+        assert asked == ["GET /v1/checkpoints/7/files/config.json"]
+    assert contents(folder) == CONTENTS
