@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,7 +67,8 @@ def _folder(source: ModelSource, settings: Settings) -> ResolvedModel:
             ErrorCode.MODEL_NOT_FOUND, f"There is no folder {folder}.", "Workers must see it under the same path."
         )
     pinned = pinned_source(source, folder)
-    vetted = vet_folder(folder, model_roots(settings))
+    with _told_with(source, str(folder)):
+        vetted = vet_folder(folder, model_roots(settings))
     with untrusted(f"The model in {folder}", ErrorCode.MODEL_REFUSED, "Check that its files can be read."):
         identity = f"sha256:{folder_sha256(folder, list(vetted.files))}"
     return ResolvedModel(str(pinned), identity, vetted.model_type, vetted.config, folder)
@@ -75,9 +78,23 @@ def _hub(source: ModelSource) -> ResolvedModel:
     commit, files = hub.model_commit(source.name, source.revision)
     if files is not None:
         _require_safetensors(source, files)
-    config = read_config(hub.model_file(source.name, source.revision, commit, "config.json"))
+    path = hub.model_file(source.name, source.revision, commit, "config.json")
+    with _told_with(source, source.name):
+        config = read_config(path)
+        model_type = require_supported(config)
     pinned = ModelSource(form="hf", name=source.name, revision=commit)
-    return ResolvedModel(str(pinned), str(pinned), require_supported(config), config, None)
+    return ResolvedModel(str(pinned), str(pinned), model_type, config, None)
+
+
+@contextmanager
+def _told_with(source: ModelSource, name: str) -> Iterator[None]:
+    """What is wrong with one model of a series says which, unless it has its name already."""
+    try:
+        yield
+    except KeyholeError as error:
+        if name in error.message:
+            raise
+        raise KeyholeError(error.code, f"In {source}: {error.message}", error.hint) from error
 
 
 def _require_safetensors(source: ModelSource, files: list[str]) -> None:

@@ -42,6 +42,18 @@ def test_every_file_that_is_loaded_counts_for_the_identity(settings: Settings, n
     assert resolve_model("path:m", settings).identity != before
 
 
+@pytest.mark.parametrize(
+    "config",
+    ["{", '{"model_type": "llama", "auto_map": {}}', '{"model_type": "none-such"}'],
+    ids=["json", "code", "type"],
+)
+def test_what_is_wrong_with_one_of_many_models_says_which(settings: Settings, config: str) -> None:
+    folder = write_model(settings.model_roots[0] / "series" / "step-5")
+    (folder / "config.json").write_text(config)
+    with pytest.raises(KeyholeError, match=f"{folder}: "):
+        resolve_model(f"path:{folder}", settings)
+
+
 def test_a_file_that_is_never_loaded_does_not_count(settings: Settings) -> None:
     folder = write_model(settings.model_roots[0] / "m")
     before = resolve_model("path:m", settings).identity
