@@ -1,6 +1,7 @@
 """Pydantic's errors told to a person: where, what, and for a misspelt name the one that was probably meant."""
 
 import difflib
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ from pydantic import BaseModel
 
 from services.contracts.jobs import JOB_CREATE
 from services.contracts.kinds import KINDS
+from services.contracts.printable import NAME_PATTERN
 from services.contracts.training.sweep import AS_LIST, AS_RANGE
 
 _NO_FIELDS = ("[key]", AS_LIST, AS_RANGE)  # parts of locations that tell which reading of a field failed
@@ -77,6 +79,13 @@ def _described(error: dict[str, Any]) -> dict[str, Any]:
         }
     elif error["type"] == "union_tag_not_found":
         entry |= {"where": "kind", "message": "The field kind is missing.", "hint": f"Valid kinds: {', '.join(KINDS)}."}
+    elif isinstance(given := error.get("input"), float) and not math.isfinite(given):  # NaN is on no side of a bound
+        entry["message"] = f"A finite number is expected, not {given}."
+    elif error["type"] == "string_pattern_mismatch" and error.get("ctx", {}).get("pattern") == NAME_PATTERN:
+        entry |= {
+            "message": "The text has control characters.",
+            "hint": "Leave out line breaks, tabs, and other characters that are not shown but obeyed.",
+        }
     elif error["type"] in ("model_attributes_type", "model_type", "dict_type"):
         entry["message"] = "A JSON object {…} is expected."
     elif error["type"] == "extra_forbidden":

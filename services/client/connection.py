@@ -5,9 +5,10 @@ KeyholeError            what the API refused; has its code, message and hint
 """
 
 import json as json_module
+import math
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -97,7 +98,7 @@ class Connection:
                 options["headers"] = {"Content-Type": "application/json", **options.get("headers", {})}
             return self._http.build_request(method, path, **options)
         except (TypeError, ValueError, RecursionError) as error:  # NaN, half of a surrogate pair, an object of no JSON
-            raise _unsendable(error) from error
+            raise _unsendable(error, json) from error
 
     def _unreachable(self, error: httpx.TransportError) -> Unreachable:
         what = "took too long to answer" if isinstance(error, httpx.TimeoutException) else "does not answer"
@@ -138,7 +139,22 @@ def _no_address(url: str) -> KeyholeError:
     )
 
 
-def _unsendable(error: Exception) -> KeyholeError:
+def _not_finite(value: Any, name: str = "") -> KeyholeError | None:
+    """What to tell of the first number of the body that is NaN or infinite, which JSON has not."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return KeyholeError(
+            ErrorCode.INVALID_REQUEST,
+            f"{name or 'The body'} is {value}; it must be a finite number.",
+            "Fields and their ranges: keyhole kinds KIND",
+        )
+    fields = (
+        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
+    )
+    found = (_not_finite(each, f"{name}.{field}" if name else str(field)) for field, each in fields)
+    return next(filter(None, found), None)
+
+
+def _unsendable(error: Exception, body: Any = None) -> KeyholeError:
     """For what cannot be written into a request; the error's own words name the value but never the token."""
     if isinstance(error, UnicodeEncodeError) and error.encoding == "utf-8":
         character = error.object[error.start : error.end]
@@ -153,6 +169,8 @@ def _unsendable(error: Exception) -> KeyholeError:
             "The idempotency key has characters that no header may have.",
             "Use printable ASCII.",
         )
+    if "Out of range float" in str(error) and (told := _not_finite(body)):
+        return told
     return KeyholeError(
         ErrorCode.INVALID_REQUEST,
         f"A value of the request cannot be written as JSON: {error}.",

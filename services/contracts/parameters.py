@@ -8,12 +8,13 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Parameters(BaseModel):
-    """Parameters of a job kind: unknown fields are refused, and so are values of another type, such as ``true`` for 1.
+    """Parameters of a job kind: unknown fields are refused, and so are values of another type, such as ``true`` for 1,
+    and numbers that are not finite.
 
     Whole numbers are taken where fractions may stand. Values are never changed after validation.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class JobParameters(Parameters):

@@ -1,5 +1,6 @@
 """The text form of rules, as people write them on a command line: read, and written."""
 
+import math
 import re
 from typing import Any, get_args
 
@@ -65,9 +66,12 @@ class _Words:
     def number(self) -> float:
         text = self.word("a number")
         try:
-            return float(text)
+            number = float(text)
         except ValueError:
             raise self.wrong(f"{text!r} is no number") from None
+        if not math.isfinite(number):
+            raise self.wrong(f"{text!r} is no finite number")
+        return number
 
     def end(self) -> None:
         if self._words:
@@ -124,7 +128,7 @@ def _loss_jump(words: _Words) -> dict[str, Any]:
     window = None
     if over == "median" and words.take("of"):
         size = words.number()
-        if not size.is_integer():  # neither are inf and nan
+        if not size.is_integer():
             raise words.wrong(f"a median is of a whole number of values, not {size:g}")
         window = int(size)
     return {"type": "loss_jump", "loss": loss, "above": above, "unit": unit, "over": over, "window": window}

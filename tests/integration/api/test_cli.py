@@ -168,7 +168,7 @@ def test_sql_that_is_no_unicode_is_a_message(keyhole):
 
 def test_a_number_that_json_has_not_is_a_message(api, keyhole):
     command = ("submit", "gradient_scale", "--model", api.model, "--dataset", api.dataset, "--set", "length=NaN")
-    assert "cannot be written as JSON" in keyhole(*command, expect=1).stderr
+    assert "parameters.length is nan; it must be a finite number" in keyhole(*command, expect=1).stderr
 
 
 def test_a_file_that_cannot_be_written_is_a_message(keyhole):

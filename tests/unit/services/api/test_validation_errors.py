@@ -1,5 +1,6 @@
 """What a person is told of a refused body: where, what, and the names that are valid there."""
 
+import math
 from typing import Any
 
 import pytest
@@ -46,3 +47,16 @@ def test_an_unknown_name_within_the_parameters_is_told_with_its_place(parameters
 )
 def test_what_is_wrong_with_an_axis_is_told_once_and_at_the_axis(axes, where):
     assert refused(SweepCreate, axes=axes)["where"] == where
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_number_that_is_not_finite_is_told_as_such_and_not_as_out_of_bounds(value):
+    entry = refused(JobCreate, kind="training", parameters={"clip": value})
+    assert entry["where"] == "parameters.clip"
+    assert entry["message"] == f"A finite number is expected, not {value}."
+
+
+def test_control_characters_in_a_name_are_told_in_words():
+    entry = refused(SweepCreate, name="a\x1b[31m")
+    assert (entry["where"], entry["message"]) == ("name", "The text has control characters.")
+    assert "^" not in entry["message"] + entry["hint"]

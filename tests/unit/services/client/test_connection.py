@@ -1,5 +1,7 @@
 """Where the client goes, with which token, and what it makes of answers that are no problem documents."""
 
+from contextlib import closing
+
 import httpx
 import pytest
 
@@ -107,3 +109,10 @@ def test_a_token_that_no_header_can_carry_is_refused_and_not_repeated(home, toke
 def test_an_address_that_is_none_is_a_message(home, url):
     with pytest.raises(KeyholeError):
         Connection(url, "kh_x").request("GET", "/v1/jobs")
+
+
+def test_a_number_that_json_has_not_is_told_with_its_field():
+    body = {"kind": "training", "parameters": {"steps": 5, "optimizer": {"betas": [0.9, float("nan")]}}}
+    with closing(Connection("http://127.0.0.1:1", "kh_mine")) as connection, pytest.raises(KeyholeError) as refused:
+        connection.request("POST", "/v1/jobs", json=body)
+    assert refused.value.message == "parameters.optimizer.betas.1 is nan; it must be a finite number."
