@@ -1,6 +1,7 @@
 """From the submission of a watch to its row: all that can be known to be wrong is told now, not at every look."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
@@ -29,6 +30,7 @@ async def create(pool: Pool, turns: resolving.Turns, body: WatchCreate, *, token
 
     Raises: RequestValidationError, KeyholeError (not_found, invalid_request, invalid_source, dataset_…, unavailable).
     """
+    _require_time_to_come(body)
     target = parse_target(body.target)
     if body.webhook is not None:
         webhooks.require_allowed(body.webhook, settings)
@@ -44,6 +46,15 @@ async def create(pool: Pool, turns: resolving.Turns, body: WatchCreate, *, token
     stored |= {"kinds": kinds, "target": str(target)}
     name = body.name or f"{', '.join(kinds) or 'training'} of {target}"[:200]
     return await run_in_threadpool(_store, pool, name, target, stored, there, token_id)
+
+
+def _require_time_to_come(body: WatchCreate) -> None:
+    if body.until is not None and body.until <= datetime.now(UTC):
+        raise KeyholeError(
+            ErrorCode.INVALID_REQUEST,
+            f"until is {body.until.isoformat()}, which has passed.",
+            "Give a time to come, or leave it out: a watch of runs ends with them anyway.",
+        )
 
 
 async def _present(pool: Pool, turns: resolving.Turns, target: Target, settings: Settings) -> list[str]:

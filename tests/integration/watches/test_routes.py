@@ -146,6 +146,8 @@ def test_what_can_be_watched_is_listed_with_its_grammar(watched):
         ({"probes": [PROBE], "dataset": "file:/etc/passwd"}, "KEYHOLE_DATA_ROOTS"),
         ({"probes": [PROBE], "preset": "article/table-5"}, "either a preset or probes"),
         ({"rules": ["loss jump 1"], "until": "2030-01-01T00:00:00"}, "time zone"),
+        ({"rules": ["loss jump 1"], "until": "2001-01-01T00:00:00Z"}, "until is 2001-01-01T00:00:00+00:00, which has"),
+        ({"rules": ["loss jump 1"], "name": "a\tb"}, "control characters"),
         ({"rules": ["loss jump 1"], "poll_s": 0.1}, "poll_s"),
         ({"rules": ["loss jump 1"] * 51}, "rules"),
     ],
