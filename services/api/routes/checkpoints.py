@@ -32,6 +32,7 @@ from services.contracts.errors import ErrorCode, KeyholeError
 MOST_DOWNLOADS = 16  # of one API process at once: each has a connection of its own, and PostgreSQL's are counted
 _downloads = BoundedSemaphore(MOST_DOWNLOADS)
 _log = structlog.get_logger("keyhole.api")
+_FILE_TYPE = "application/octet-stream"
 
 router = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"])
 
@@ -113,6 +114,30 @@ def checkpoint_file(
 
     Damage is a problem where it is found at the start; in a large file it may be found later, and breaks the body off.
     """
+    file = _file(pool, checkpoint_id, name)
+    if (unchanged := _unchanged(file, if_none_match)) is not None:
+        return unchanged
+    contents = _contents(settings, checkpoint_id, file)
+    # what is wrong from the start is a problem, not a broken body; as much as a batch is in memory anyway
+    checked = list(contents if file.size <= BATCH_BYTES else islice(contents, 1))
+    begun = chain(checked, _or_cut_off(contents, checkpoint_id))
+    return StreamingResponse(begun, media_type=_FILE_TYPE, headers=_headers(file))
+
+
+@router.head("/{checkpoint_id}/files/{name}", include_in_schema=False)
+def checkpoint_file_head(
+    checkpoint_id: CheckpointId,
+    name: Annotated[str, Path(max_length=255)],
+    caller: Reader,
+    pool: Pool,
+    if_none_match: Annotated[str | None, Header(max_length=1000)] = None,
+) -> Response:
+    """Size and SHA-256 of a file, without reading it."""
+    file = _file(pool, checkpoint_id, name)
+    return _unchanged(file, if_none_match) or Response(media_type=_FILE_TYPE, headers=_headers(file))
+
+
+def _file(pool: Pool, checkpoint_id: int, name: str) -> StoredFile:
     with pool.connection() as conn:
         files = {file.name: file for file in stored_files.files_of(conn, checkpoint_id)}
     if name not in files:
@@ -121,15 +146,19 @@ def checkpoint_file(
             f"Checkpoint {checkpoint_id} has no file {name!r}.",
             f"Its files are {', '.join(files)}.",
         )
-    file = files[name]
-    headers = {"ETag": f'"{file.sha256.hex()}"', "Accept-Ranges": "none", "Content-Length": str(file.size)}
-    if if_none_match and headers["ETag"] in [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]:
-        return Response(status_code=304, headers={"ETag": headers["ETag"]})
-    contents = _contents(settings, checkpoint_id, file)
-    # what is wrong from the start is a problem, not a broken body; as much as a batch is in memory anyway
-    checked = list(contents if file.size <= BATCH_BYTES else islice(contents, 1))
-    begun = chain(checked, _or_cut_off(contents, checkpoint_id))
-    return StreamingResponse(begun, media_type="application/octet-stream", headers=headers)
+    return files[name]
+
+
+def _headers(file: StoredFile) -> dict[str, str]:
+    return {"ETag": f'"{file.sha256.hex()}"', "Accept-Ranges": "none", "Content-Length": str(file.size)}
+
+
+def _unchanged(file: StoredFile, if_none_match: str | None) -> Response | None:
+    """The answer to who has the file already."""
+    tag = _headers(file)["ETag"]
+    if if_none_match and tag in [each.strip().removeprefix("W/") for each in if_none_match.split(",")]:
+        return Response(status_code=304, headers={"ETag": tag})
+    return None
 
 
 def _or_cut_off(contents: Iterator[bytes], checkpoint_id: int) -> Iterator[bytes]:

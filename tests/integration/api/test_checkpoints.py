@@ -133,7 +133,7 @@ def test_an_export_that_broke_off_goes_on_and_one_that_is_there_is_left(api, key
     before = (folder / "model.safetensors").stat().st_mtime_ns
     checkpoint.export(folder)
     assert (folder / "model.safetensors").stat().st_mtime_ns == before
-    with pytest.raises(KeyholeError, match="is not an export of checkpoint") as refused:
+    with pytest.raises(KeyholeError, match=r"is not an export of checkpoint .*: .*differ") as refused:
         keyhole.checkpoint(f"run:{run}@20").export(folder)
     assert refused.value.code is ErrorCode.CONFLICT
 
@@ -147,6 +147,12 @@ def test_a_file_has_its_sha256_as_etag(api, admin, run):
     assert answer.headers["ETag"] == f'"{file["sha256"]}"'
     assert len(answer.content) == file["bytes"] == int(answer.headers["Content-Length"])
     assert admin.get(path, headers={"If-None-Match": answer.headers["ETag"]}).status_code == 304
+    head = admin.head(path)
+    told = ("ETag", "Content-Length", "Content-Type", "Accept-Ranges")
+    assert (head.status_code, head.content) == (200, b"")
+    assert [head.headers[name] for name in told] == [answer.headers[name] for name in told]
+    assert admin.head(path, headers={"If-None-Match": answer.headers["ETag"]}).status_code == 304
+    assert admin.head(f"/v1/checkpoints/{listed['id']}/files/weights.bin").status_code == 404
     missing = admin.get(f"/v1/checkpoints/{listed['id']}/files/weights.bin")
     assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
     assert "model.safetensors" in missing.json()["hint"]
@@ -329,6 +335,9 @@ def test_models_without_a_step_or_of_one_step_are_not_imported(api, keyhole):
     write_model(home / "twice" / "a-5")
     write_model(home / "twice" / "b-5")
     with pytest.raises(KeyholeError, match=r"a-5 and path:.*b-5 are both step 5"):
+        keyhole.import_run(f"path:{home}/twice/*")
+    (home / "twice" / "a-5" / "config.json").write_text("{")
+    with pytest.raises(KeyholeError, match=r"In path:.*/twice/a-5: config.json is not valid JSON"):
         keyhole.import_run(f"path:{home}/twice/*")
     with pytest.raises(KeyholeError, match="'tiny' has no number"):
         keyhole.import_run(api.model)
