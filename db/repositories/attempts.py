@@ -250,7 +250,7 @@ def settle(conn: Connection, job_id: int) -> None:
             None,
         )
     elif state == JobState.RUNNING and live == 0:
-        jobs.set_state(conn, job_id, JobState.QUEUED, {"reason": "no attempt is left"})
+        jobs.set_state(conn, job_id, JobState.QUEUED, {"reason": "nobody works on it now; it waits for a worker"})
 
 
 def expired(conn: Connection, database_grace_s: float) -> list[UUID]:

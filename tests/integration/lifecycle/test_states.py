@@ -70,6 +70,7 @@ def test_released_attempts_never_count_against_the_job(conn: psycopg.Connection,
         assert attempt is not None
         ended(conn, attempt, AttemptOutcome.RELEASED)
     assert state(conn, job_id) == JobState.QUEUED
+    assert "waits for a worker" in events.after(conn, job_id, 0)[-1].data["reason"]
 
 
 def test_cancelling_a_queued_job_is_immediate(conn: psycopg.Connection, new_job: NewJob) -> None:
