@@ -11,6 +11,12 @@ _HASH = re.compile(r"\b([0-9a-f]{7})[0-9a-f]{33,57}\b")
 NOTHING = "–"
 
 
+def signed_decimals(value: float, digits: int) -> str:
+    """``+0.0123``; what rounds to nothing has no sign."""
+    text = f"{value:+z.{digits}f}"
+    return text if float(text) else text.lstrip("+")
+
+
 def markdown_text(text: str) -> str:
     """User text made safe for Streamlit's markdown: no formatting, links, HTML, LaTeX, colour or emoji directives."""
     return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))

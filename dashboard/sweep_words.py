@@ -71,7 +71,7 @@ def lead_words(lead: Lead | None) -> str:
     """How far the best setting is ahead of the next one; empty where there is none."""
     if lead is None:
         return ""
-    return f"{lead.lead_nats:.4f}" + ("" if lead.verdict == "differs" else ", within noise")
+    return f"{lead.lead_nats:z.4f}" + ("" if lead.verdict == "differs" else ", within noise")
 
 
 def best_words(found: SettingResult) -> str:

@@ -1,5 +1,6 @@
 """Numbers by step: a line for each run, or for each group of runs its mean with a band of their spread."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from dashboard.charts.look import BELOW, NEUTRAL, RUN_COLOURS, figure_text, lay_
 
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _LEGEND_LETTERS = 64
+_FEW_STEPS = 15
 _LETTER, _LEGEND_LINE, _ENTRY = 6.6, 20, 46  # pixels: of a letter, of a line of the legend, beside the text of an entry
 _WIDTH = 1250  # of a chart on a page that is 1400 wide
 
@@ -63,6 +65,10 @@ def curves(
     if zero:
         figure.add_hline(y=0, line={"color": NEUTRAL, "dash": "dot", "width": 1.5})
     figure.update_xaxes(title_text=x_title, zeroline=False, showgrid=False, hoverformat=",d", tickformat="~s")
+    places = [place for line in lines for place in line.x]
+    if places and max(places) - min(places) <= _FEW_STEPS:  # plotly would put ticks between them
+        whole = range(math.floor(min(places)), math.ceil(max(places)) + 1)
+        figure.update_xaxes(tickmode="array", tickvals=list(whole))
     figure.update_yaxes(title_text=y_title, zeroline=False, type="log" if logarithmic else "linear")
     top = 16 + _LEGEND_LINE * _legend_lines([figure_text(line.name, _LEGEND_LETTERS) for line in lines])
     margin = {"l": 10, "r": 10, "t": top, "b": BELOW}

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import plotly.graph_objects as go
 
 from dashboard.formats import shortened, tick
+from services.contracts.training.variants import CONTROL
 
 ATTENTION = "#3b7fcf"  # everything about D_a
 ADVANTAGE = "#d9702b"  # everything about D_c
@@ -92,6 +93,18 @@ def _number(value: float) -> str:
     exponent = math.floor(math.log10(value) + 1e-9)
     mantissa = f"{value / 10.0**exponent:.3g}"
     return tick(exponent) if mantissa == "1" else f"{mantissa} × {tick(exponent)}"
+
+
+def variant_places(variants: Iterable[str | None]) -> list[int]:
+    """Place of each variant among the colours: the first is the control's alone, whatever else is shown."""
+    places, others = [], 0
+    for variant in variants:
+        if variant == CONTROL and 0 not in places:
+            places.append(0)
+        else:
+            others += 1
+            places.append(others)
+    return places
 
 
 def integer_step(number: int, most: int) -> int:

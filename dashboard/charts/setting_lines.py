@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from dashboard.charts.look import BELOW, RUN_COLOURS, figure_text, lay_out
+from dashboard.charts.look import BELOW, RUN_COLOURS, figure_text, lay_out, variant_places
 from dashboard.charts.setting_grid import value_words
 from db.sweep_results import SettingResult
 
@@ -22,7 +22,7 @@ def setting_lines(lines: Sequence[SettingLine], axis: str) -> go.Figure:
     numeric = all(isinstance(value, int | float) for value in values.values())
     order = sorted(values, key=values.__getitem__) if numeric else list(values)
     figure = go.Figure()
-    for number, line in enumerate(lines):
+    for line, place in zip(lines, variant_places(line.variant for line in lines), strict=True):
         known = {value_words(each.setting[axis]): each for each in line.settings if each.mean_nats is not None}
         shown = [known[value] for value in order if value in known]
         figure.add_scatter(
@@ -31,7 +31,7 @@ def setting_lines(lines: Sequence[SettingLine], axis: str) -> go.Figure:
             error_y={"type": "data", "array": [each.sd_nats or 0.0 for each in shown], "thickness": 1.2},
             mode="lines+markers",
             name=figure_text(line.variant, 40),
-            line={"color": RUN_COLOURS[number % len(RUN_COLOURS)], "width": 2},
+            line={"color": RUN_COLOURS[place % len(RUN_COLOURS)], "width": 2},
             customdata=[f"{len(each.losses_nats)} of {each.seeds} seeds" for each in shown],
             hovertemplate="%{y:.4f} nats, %{customdata}",
         )

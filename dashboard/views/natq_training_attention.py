@@ -9,6 +9,7 @@ import streamlit as st
 
 from dashboard import url
 from dashboard.charts.curves import Curve, curves
+from dashboard.charts.look import variant_places
 from dashboard.connection import reading
 from dashboard.downloads import CHART_CONFIG, sql_and_data
 from dashboard.queries import training_metrics as queries
@@ -57,6 +58,7 @@ def _by_layer(numbers: Sequence[int], alike: Sequence[Group], label: TrainingMet
     with reading() as conn:
         rows = queries.group_layers(conn, values)
     lines = []
+    places = variant_places(group.variant for group in alike)
     for number, of_group in groupby(rows, key=lambda row: row.number):
         layers = list(of_group)
         spread = any(row.sd is not None for row in layers)
@@ -65,7 +67,7 @@ def _by_layer(numbers: Sequence[int], alike: Sequence[Group], label: TrainingMet
                 alike[number].label,
                 [row.layer for row in layers],
                 [row.mean for row in layers],
-                number,
+                places[number],
                 low=[row.mean - (row.sd or 0.0) for row in layers] if spread else (),
                 high=[row.mean + (row.sd or 0.0) for row in layers] if spread else (),
                 hover=["" if row.sd is None else f" ± {row.sd:.2g}, {row.runs} runs" for row in layers],

@@ -8,7 +8,7 @@ import streamlit as st
 from dashboard import url
 from dashboard.connection import reading
 from dashboard.downloads import sql_and_data
-from dashboard.formats import NOTHING, count, markdown_text
+from dashboard.formats import NOTHING, count, markdown_text, signed_decimals
 from dashboard.live import RUNS_RENEW_S
 from dashboard.problems import show
 from dashboard.queries import runs as run_queries
@@ -130,7 +130,7 @@ def _line(group: Group, final: dict[int, float | None], differences: dict[str, D
         "Runs": group.label,
         "Final validation loss (nats)": with_spread(values),
         "Seeds": f"{count(len(values))} of {count(len(group.runs))}",
-        "Difference (nats)": NOTHING if difference is None else f"{difference.difference_nats:+.4f}",
+        "Difference (nats)": NOTHING if difference is None else signed_decimals(difference.difference_nats, 4),
         "Counts from (nats)": NOTHING
         if difference is None or difference.least_nats is None
         else f"{difference.least_nats:.4f}",

@@ -10,7 +10,7 @@ import streamlit as st
 
 from dashboard.connection import reading
 from dashboard.downloads import sql_and_data
-from dashboard.formats import NOTHING
+from dashboard.formats import NOTHING, signed_decimals
 from dashboard.job_names import differences as job_differences
 from dashboard.pages import RESULTS
 from dashboard.queries import attention_profile as profile_queries
@@ -129,7 +129,7 @@ def _frame(alike: Sequence[Group], tables: Mapping[int, Table5], statistics: Seq
             known = [value for run in group.numbers if (value := values.get(run)) is not None]
             row[group.label] = with_spread(known, statistic.digits)
         for label, difference in found.items():
-            told = f"{difference.difference_nats:+.{statistic.digits}f}, {difference.verdict}"
+            told = f"{signed_decimals(difference.difference_nats, statistic.digits)}, {difference.verdict}"
             row["Difference" if len(alike) == 2 else f"{label} − {reference}"] = told
         for name, table in ARTICLE.items():
             value = statistic.value(table)

@@ -62,10 +62,12 @@ def runs_compared(numbers: Sequence[int]) -> None:
     states = [run.state for run in runs]
     renew = RUNS_RENEW_S if any(map(in_motion, runs)) else None
     st.fragment(_live, run_every=renew)([run.run_id for run in runs], states, asked)
-    st.divider()
-    of = run_of_rows(runs)
-    layers_of_run(of)
-    matrices(runs, of)
+    if any(run.job_id is not None for run in runs):  # imported ones have no layers and no matrices
+        st.divider()
+        of = run_of_rows(runs)
+        layers_of_run(of)
+        matrices(runs, of)
+        st.divider()
     _settings(runs)
 
 
@@ -211,7 +213,6 @@ def _errors(runs: Sequence[Run]) -> None:
 
 
 def _settings(runs: Sequence[Run]) -> None:
-    st.divider()
     if len(runs) == 1:
         with st.expander("Settings", icon=":material/tune:"):
             table(list(settings(runs[0]).items()), key="settings")

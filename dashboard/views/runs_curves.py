@@ -10,6 +10,7 @@ import streamlit as st
 
 from dashboard import url
 from dashboard.charts.curves import Curve, curves
+from dashboard.charts.look import variant_places
 from dashboard.connection import reading
 from dashboard.downloads import CHART_CONFIG, sql_and_data
 from dashboard.queries import training_metrics as queries
@@ -52,10 +53,15 @@ def asked_curves(runs: Sequence[Run]) -> Curves | None:
         found = {metric.name: metric for metric in queries.metrics(conn, numbers)}
     found = {name: found[name] for name in in_order(list(found)) if found[name].of_model or found[name].of_layers}
     if not found:
-        st.info(
-            "No numbers are stored yet: they come with the first step that is looked at. Imported runs have none.",
-            icon=":material/hourglass_empty:",
-        )
+        imported = [run for run in runs if run.job_id is None]
+        if len(imported) == len(runs):
+            st.info("Imported runs have no numbers of their training; they have checkpoints.", icon=":material/info:")
+        else:
+            also = " Imported runs have none." if imported else ""
+            st.info(
+                f"No numbers are stored yet: they come with the first step that is looked at.{also}",
+                icon=":material/hourglass_empty:",
+            )
         return None
     metrics = _metrics(found)
     alike = groups(runs)
@@ -220,6 +226,7 @@ def _each(rows: Sequence[Point], runs: Sequence[Run], tokens: bool) -> list[Curv
 
 def _means(rows: Sequence[GroupPoint], alike: Sequence[Group], tokens: bool) -> list[Curve]:
     lines = []
+    places = variant_places(group.variant for group in alike)
     for number, points in groupby(rows, key=lambda point: point.number):
         of_group, group = list(points), alike[number]
         scale = (group.runs[0].tokens_per_step or 1) if tokens else 1
@@ -228,7 +235,7 @@ def _means(rows: Sequence[GroupPoint], alike: Sequence[Group], tokens: bool) -> 
                 _with_seeds(group),
                 [point.step * scale for point in of_group],
                 [point.mean for point in of_group],
-                number,
+                places[number],
                 low=[point.mean - (point.sd or 0.0) for point in of_group] if len(group.runs) > 1 else (),
                 high=[point.mean + (point.sd or 0.0) for point in of_group] if len(group.runs) > 1 else (),
                 hover=[_spread(point) for point in of_group],

@@ -220,8 +220,9 @@ def _over_axes(number: int, members: Sequence[Member], result: SweepResult, chos
         figure, key="over_axes", config=CHART_CONFIG, alt="Final validation loss by setting; numbers are in the CSV."
     )
     others = len(members[0].setting) > len(chosen)
+    told = "bars: one standard deviation" if len(chosen) == 1 else "framed: the best setting of a variant"
     st.caption(
-        "Means over the seeds that finished; framed: the best setting of a variant."
+        f"Means over the seeds that finished; {told}."
         + (" Of settings that differ in other axes only, the lowest is shown." if others else "")
     )
     data = pd.DataFrame(

@@ -153,8 +153,10 @@ def test_a_run_without_numbers_and_an_imported_one_are_shown(opened: Open, owner
         "INSERT INTO keyhole.run (name, origin, source) VALUES ('pythia', 'imported', 'hf:a/b@step*') RETURNING id"
     ).fetchone()
     assert row is not None
-    for number in (waiting, row[0]):
-        assert "No numbers are stored yet" in texts(opened(RUNS, runs=str(number)))
+    assert "No numbers are stored yet" in texts(opened(RUNS, runs=str(waiting)))
+    imported = opened(RUNS, runs=str(row[0]))
+    assert "Imported runs have no numbers of their training" in texts(imported)
+    assert not imported.get("divider") and not imported.divider
     both = opened(RUNS, runs=f"{waiting},{row[0]}")
     assert both.dataframe[0].value["State"].tolist() == [["queued"], ["imported"]]
 

@@ -90,3 +90,9 @@ def test_bytes_come_with_three_digits_and_the_unit_that_fits() -> None:
         "1.63 GB",
         "1.00 TB",
     ]
+
+
+def test_a_difference_that_rounds_to_nothing_has_no_sign() -> None:
+    assert [formats.signed_decimals(value, 4) for value in (-1e-9, 1e-9, 0.0, -0.01, 0.01)] == [
+        "0.0000", "0.0000", "0.0000", "-0.0100", "+0.0100",
+    ]  # fmt: skip

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from dashboard.charts.curves import Curve, curves
+from dashboard.charts.look import RUN_COLOURS, variant_places
 from dashboard.charts.setting_grid import Cell, Panel, setting_grid
 from dashboard.charts.setting_lines import SettingLine, setting_lines
 from dashboard.charts.step_layers import layer_lines, layer_map
@@ -80,3 +81,24 @@ def test_unknown_metrics_go_by_their_own_name_behind_the_known_ones() -> None:
         "zebra_count",
     ]
     assert named("zebra_count").label == "zebra count"
+
+
+def test_ticks_stand_at_whole_steps_of_short_runs() -> None:
+    def ticks(*steps: int) -> list[int] | None:
+        figure = curves([Curve("a", steps, [1.0] * len(steps))], x_title="step", y_title="loss", words=digits)
+        found = figure.layout.xaxis.tickvals
+        return None if found is None else list(found)
+
+    assert ticks(0) == [0]
+    assert ticks(0, 2) == [0, 1, 2]
+    assert ticks(0, 500) is None
+
+
+def test_the_control_has_the_first_colour_whatever_is_shown_beside_it() -> None:
+    assert variant_places(["natq", "control", "qk_norm"]) == [1, 0, 2]
+    assert variant_places(["control", "natq"]) == [0, 1]
+    assert variant_places(["natq"]) == [1]
+    assert variant_places(["control", "natq", "control"]) == [0, 1, 2]
+    found = [SettingResult("natq", {"lr": 1}, 1, [3.0])], [SettingResult("control", {"lr": 1}, 1, [3.0])]
+    figure = setting_lines([SettingLine("natq", found[0]), SettingLine("control", found[1])], "lr")
+    assert [trace.line.color for trace in figure.data] == [RUN_COLOURS[1], RUN_COLOURS[0]]
