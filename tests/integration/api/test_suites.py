@@ -146,7 +146,7 @@ def test_every_preset_can_be_submitted_but_for_its_sources(api, admin):
         if "calibration" in kinds:
             changes["calibration"] = {"teacher": api.model}
         if preset["sweep"] or "training" in kinds:
-            changes["data"] = {"validation_dataset": None}
+            changes["data"] = {"validation_dataset": None, "tokenizer": "auto"}  # the data here are text
         compares = kinds == {"pattern_stability"}
         models = [f"path:{folder}/*"] if compares else [api.model]
         answer = admin.post(
