@@ -141,7 +141,7 @@ def test_a_member_that_failed_has_no_final_loss_and_its_setting_is_not_the_best(
     assert next(m for m in found["members"] if m["job_id"] == last["job_id"])["final_validation_loss_nats"] is None
 
 
-def test_a_deleted_member_stays_and_its_setting_is_told_to_lack_a_seed(api, admin):
+def test_a_deleted_member_stays_and_its_setting_is_told_to_lack_a_seed(api, admin, command):
     sweep = admin.post("/v1/sweeps", json=body(api, force=True)).json()
     finish(api, sweep, lambda variant, rate, seed: 3.0 + seed / 100 - (rate == 0.003))
     gone = next(
@@ -150,8 +150,7 @@ def test_a_deleted_member_stays_and_its_setting_is_told_to_lack_a_seed(api, admi
     before = admin.get(f"/v1/sweeps/{sweep['id']}").json()
     assert (before["deleted"], before["lacking"]) == (0, None)
     assert admin.get(f"/v1/jobs/{gone['job_id']}").json()["sweeps"] == [sweep["id"]]
-    command = ["delete", str(gone["job_id"]), "--yes"]
-    told = CliRunner().invoke(app, command, env={"KEYHOLE_API_URL": api.url, "KEYHOLE_TOKEN": api.tokens[Scope.ADMIN]})
+    told = command("delete", gone["job_id"], "--yes")
     assert told.exit_code == 0, told.output
     assert f"It was a member of sweep {sweep['id']}" in told.output
     found = admin.get(f"/v1/sweeps/{sweep['id']}").json()
@@ -161,15 +160,7 @@ def test_a_deleted_member_stays_and_its_setting_is_told_to_lack_a_seed(api, admi
     setting = next(each for each in found["settings"] if (each["variant"], each["setting"][RATE]) == ("natq", 0.003))
     assert (setting["seeds"], len(setting["losses_nats"])) == (2, 1)
     assert "natq, learning_rate 0.003 (1 of 2)" in found["lacking"]
-    shown = (
-        CliRunner()
-        .invoke(
-            app,
-            ["sweep-result", str(sweep["id"])],
-            env={"KEYHOLE_API_URL": api.url, "KEYHOLE_TOKEN": api.tokens[Scope.ADMIN]},
-        )
-        .output
-    )
+    shown = command("sweep-result", sweep["id"]).output
     assert "7 succeeded, 1 deleted" in shown
     assert "1/2" in shown
     assert "natq, learning_rate 0.003 (1 of 2)" in " ".join(shown.split())
