@@ -258,11 +258,12 @@ def _remove_unwanted(conn: Connection, condition: str, *values: Any) -> int:
         SELECT checkpoint.id FROM keyhole.checkpoint JOIN keyhole.run ON run.id = checkpoint.run_id
         WHERE reasons = '{{}}' AND {condition} ORDER BY checkpoint.id FOR UPDATE OF checkpoint SKIP LOCKED
         """  # noqa: S608  # conditions of this file
-    rows = conn.execute(locked.encode(), values).fetchall()
-    removed = conn.execute(
-        f"DELETE FROM keyhole.checkpoint WHERE id = ANY(%s) AND NOT EXISTS ({_READERS})",  # noqa: S608  # a condition of this file
-        ([row[0] for row in rows],),
-    )
+    with conn.transaction():  # the locks are held until the second statement is done
+        rows = conn.execute(locked.encode(), values).fetchall()
+        removed = conn.execute(
+            f"DELETE FROM keyhole.checkpoint WHERE id = ANY(%s) AND NOT EXISTS ({_READERS})",  # noqa: S608  # a condition of this file
+            ([row[0] for row in rows],),
+        )
     return removed.rowcount
 
 

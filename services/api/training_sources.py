@@ -47,9 +47,7 @@ async def resolve(turns: resolving.Turns, every: Iterable[JobParameters], settin
     """Raises KeyholeError as resolve_dataset and resolve_tokenizer do, with the name of the parameter."""
     data = [each.data for each in every if isinstance(each, TrainingParameters)]
     datasets = dict.fromkeys(each.validation_dataset for each in data if each.validation_dataset)
-    tokenizers = dict.fromkeys(
-        each.tokenizer for each in data if each.tokenizer.startswith(("path:", "hf:", "builtin:"))
-    )
+    tokenizers = dict.fromkeys(each.tokenizer for each in data if each.tokenizer.startswith(_MODEL_FORMS))
     if not datasets and not tokenizers:
         return Named()
     async with resolving.turn(turns, on_hub=any(source.startswith("hf:") for source in (*datasets, *tokenizers))):

@@ -11,7 +11,7 @@ from services.contracts.sources import ModelSource, parse_model_source
 from services.sources import builtin, hub
 from services.sources.model_folder import TOKENIZER_FILES, vet_folder, vet_tokenizer_files
 from services.sources.roots import model_path
-from services.sources.tokenizers import LARGEST_VOCABULARY, resolve_tokenizer, tokenizer_files, without_tokenizer
+from services.sources.tokenizers import LARGEST_VOCABULARY, resolve_tokenizer, tokenizer_files
 from workers.models import gguf
 from workers.models.staging import staged
 from workers.models.tokenizer import load_tokenizer
@@ -42,8 +42,6 @@ def _of_folder(folder: Path, settings: Settings) -> PreTrainedTokenizerFast:
 def _of_hub(source: ModelSource) -> PreTrainedTokenizerFast:
     """Of the repository's files only those of the tokenizer are fetched, and loaded from a folder with nothing else."""
     commit, files = hub.model_commit(source.name, source.revision)
-    if files is not None and "tokenizer.json" not in files:
-        raise without_tokenizer(str(source))
     snapshot = hub.model_file(source.name, source.revision, commit, "tokenizer.json").parent
     if files is not None:
         for name in TOKENIZER_FILES[1:]:
