@@ -1,5 +1,7 @@
 """Which checkpoints of a run stay: reasons that no longer hold are taken away, and what is kept for none is deleted."""
 
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -108,6 +110,27 @@ def test_a_checkpoint_that_a_job_being_inserted_is_to_read_stays(
     other_model = submission(other_models=[(f"checkpoint:{checkpoint}", "sha256:x")], reuse_key="other")
     with pytest.raises(KeyholeError, match=f"There is no checkpoint:{checkpoint} any more"), conn.transaction():
         jobs.insert(conn, other_model)
+
+
+def test_nobody_holds_a_checkpoint_between_the_look_at_it_and_its_deletion(
+    conn: psycopg.Connection, database: MigratedDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = new_run(conn, JobState.SUCCEEDED)
+    checkpoint = store(conn, run_id, 1, write_files(tmp_path, {"w": np.ones(1)}), reasons=[])
+    monkeypatch.setattr(checkpoints, "_READERS", "SELECT pg_sleep(5) WHERE checkpoint.id < 0 OR pg_sleep(5) IS NULL")
+
+    def remove() -> None:
+        with database.connect() as other:
+            checkpoints.remove_unwanted(other)
+
+    removing = threading.Thread(target=remove)
+    removing.start()
+    asleep = "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
+    while conn.execute(asleep).fetchone() is None and removing.is_alive():
+        time.sleep(0.02)
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        conn.execute("SELECT FROM keyhole.checkpoint WHERE id = %s FOR KEY SHARE NOWAIT", (checkpoint,))
+    removing.join()
 
 
 def test_the_newest_resumable_checkpoint_is_where_a_run_goes_on(conn: psycopg.Connection, tmp_path: Path) -> None:
